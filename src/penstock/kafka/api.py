@@ -1,0 +1,136 @@
+"""What a handler is: a declaration plus one function.
+
+Each file in `handlers/` ends with `API = Api(...)`: the API's name in the protocol, the request it
+reads, and the function that answers. Versions are those that kio knows, unless the handler says
+otherwise; the registry in `handlers/__init__.py` lists the handlers, and the answer to ApiVersions is
+derived from it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import kio.index
+import kio.serial
+from kio.schema.index import api_key_map, schema_name_map
+
+from penstock.kafka import messages
+
+if TYPE_CHECKING:
+    from penstock.broker import Broker
+    from penstock.log.segment import FileSlice
+
+RequestT = TypeVar("RequestT")
+
+API_KEYS = {name: key for key, name in api_key_map.items()}
+
+# A response body on its way out: pieces of memory and ranges of files, in order.
+Part = "bytes | bytearray | memoryview | FileSlice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """Who asks: filled by the connection for every request."""
+
+    api_version: int
+    client_id: str | None
+    client_host: str
+
+
+class ApiBase:
+    """What the router needs of any handler."""
+
+    name: str
+
+    @functools.cached_property
+    def key(self) -> int:
+        return API_KEYS[self.name]
+
+    @functools.cached_property
+    def versions(self) -> range:
+        """Consecutive versions, oldest first, that this handler answers."""
+        known = sorted(schema_name_map[self.name])
+        return range(known[0], known[-1] + 1)
+
+    def is_flexible(self, version: int) -> bool:
+        return _request_type(self.key, version).__flexible__
+
+
+class Api(ApiBase, Generic[RequestT]):
+    """A handler for one API, in terms of our own message dataclasses.
+
+    `handle(broker, request, context)` runs on the event loop and returns the response, or a coroutine
+    that does. An `ApiError` it raises becomes the response that `on_error(request, code, message)` makes;
+    a handler without `on_error` must answer its errors itself, field by field.
+
+    `upgrade` is for versions whose request has another shape: it gets kio's entity and returns `request`.
+    `downgrade` is for versions whose response has another shape: it gets our response and the version, and
+    returns one whose dataclass fits that version.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        request: type[RequestT],
+        handle: Callable[[Broker, RequestT, RequestContext], Any | Awaitable[Any]],
+        *,
+        on_error: Callable[[RequestT, Any, str], Any] | None = None,
+        upgrade: Callable[[Any, int], RequestT] | None = None,
+        downgrade: Callable[[Any, int], Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.request = request
+        self.handle = handle
+        self.on_error = on_error
+        self._upgrade = upgrade
+        self._downgrade = downgrade
+
+    def decode(self, version: int, body: bytes) -> RequestT:
+        """The request in `body`. Bytes that are no such request raise whatever kio raises."""
+        entity_type = _request_type(self.key, version)
+        entity, _ = kio.serial.entity_reader(entity_type)(body, 0)
+        if self._upgrade is not None:
+            return self._upgrade(entity, version)
+        request: RequestT = messages.reader(self.request, entity_type)(entity)
+        return request
+
+    def encode(self, version: int, response: Any) -> bytes:
+        """The response's body in this version of the protocol."""
+        if self._downgrade is not None:
+            response = self._downgrade(response, version)
+        entity_type = kio.index.load_response_schema(self.key, version)
+        entity = messages.writer(type(response), entity_type)(response)
+        return _write(entity)
+
+
+class _Output:
+    """The least that kio's writers need of a buffer."""
+
+    __slots__ = ("pieces", "write")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.write = self.pieces.append
+
+
+def _write(entity: Any) -> bytes:
+    output = _Output()
+    kio.serial.entity_writer(type(entity))(output, entity)  # type: ignore[arg-type]
+    return b"".join(output.pieces)
+
+
+@functools.cache
+def _request_type(key: int, version: int) -> Any:
+    return kio.index.load_request_schema(key, version)
+
+
+def read_request(request: type[RequestT], entity: Any) -> RequestT:
+    """For `upgrade` functions: the versions they do not treat specially go through here."""
+    message: RequestT = messages.reader(request, type(entity))(entity)
+    return message
+
+
+Registry = Sequence[ApiBase]
