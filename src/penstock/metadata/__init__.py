@@ -1,0 +1,1 @@
+"""The cluster's state: one `MetadataStore` protocol and the engines behind it."""
