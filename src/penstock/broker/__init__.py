@@ -1,0 +1,5 @@
+"""The core that every front door calls."""
+
+from penstock.broker.core import Broker
+
+__all__ = ["Broker"]

@@ -21,14 +21,10 @@ from penstock.kafka import messages
 
 if TYPE_CHECKING:
     from penstock.broker import Broker
-    from penstock.log.segment import FileSlice
 
 RequestT = TypeVar("RequestT")
 
 API_KEYS = {name: key for key, name in api_key_map.items()}
-
-# A response body on its way out: pieces of memory and ranges of files, in order.
-Part = "bytes | bytearray | memoryview | FileSlice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +52,7 @@ class ApiBase:
         return range(known[0], known[-1] + 1)
 
     def is_flexible(self, version: int) -> bool:
-        return _request_type(self.key, version).__flexible__
+        return bool(_request_type(self.key, version).__flexible__)
 
 
 class Api(ApiBase, Generic[RequestT]):

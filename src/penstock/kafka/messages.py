@@ -53,7 +53,7 @@ def _ms_to_datetime(value: int) -> datetime.datetime | None:
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
@@ -89,7 +89,7 @@ def _our_name(item: Field[Any]) -> str:
 
 
 @functools.cache
-def reader(ours: type, kios: type) -> Converter:
+def reader(ours: Any, kios: Any) -> Converter:
     """A function that makes one of `ours` of one of `kios` (a request of one version)."""
     their_fields = {_our_name(item): item for item in fields(kios)}
     steps: list[tuple[str, str, Converter]] = []
@@ -116,7 +116,7 @@ def reader(ours: type, kios: type) -> Converter:
 
 
 @functools.cache
-def writer(ours: type, kios: type) -> Converter:
+def writer(ours: Any, kios: Any) -> Converter:
     """A function that makes one of `kios` (a response of one version) of one of `ours`."""
     our_names = {item.name for item in fields(ours)}
     steps: list[tuple[str, str, Converter]] = []
