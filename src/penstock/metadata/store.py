@@ -22,7 +22,6 @@ One store object belongs to one event loop and may be shared by all its tasks.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -186,13 +185,17 @@ class Rejected:
 CommitResult: TypeAlias = Committed | Rejected
 
 
-class Watch(AsyncIterator[Event], Protocol):
+class Watch(Protocol):
     """The events under a prefix, in revision order, without gap or duplicate. For one task at a time.
 
     `__anext__` waits for the next event. It raises `Compacted` when the events that come next are no
     longer kept: because the start was too old, or because the reader fell too far behind. It raises
     `StoreClosed` after the store was closed. A lost connection is mended inside and not seen here.
     """
+
+    def __aiter__(self) -> Watch: ...
+
+    async def __anext__(self) -> Event: ...
 
     async def aclose(self) -> None:
         """Stop watching. A waiting or later `__anext__` ends the iteration."""

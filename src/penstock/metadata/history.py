@@ -1,0 +1,143 @@
+"""The last events of an embedded store, and the watches fed from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import count
+from weakref import WeakValueDictionary
+
+from penstock.metadata.errors import Compacted, StoreClosed
+from penstock.metadata.store import Event
+
+__all__ = ["HISTORY_EVENTS_MAX", "History", "HistoryWatch"]
+
+HISTORY_EVENTS_MAX = 10_000
+
+
+class History:
+    """A bounded record of what was published, revision by revision, for watches that resume.
+
+    Keeps the newest revisions whole, up to `events_max` events in all, and always the last one. All
+    methods are synchronous and belong to the event loop's thread; a watch is registered and filled in
+    one step, so nothing can be published in between.
+    """
+
+    def __init__(self, revision: int, events_max: int = HISTORY_EVENTS_MAX) -> None:
+        self._events_max = events_max
+        # Invariant: the keys are exactly oldest .. revision, ascending.
+        self._changes: dict[int, tuple[Event, ...]] = {}
+        self._event_count = 0
+        self._oldest = revision + 1
+        self._revision = revision
+        self._watch_ids = count()
+        # Weak, so that a watch nobody holds costs nothing; keyed, so that they wake in a fixed order.
+        self._watches: WeakValueDictionary[int, HistoryWatch] = WeakValueDictionary()
+        self._closed = False
+
+    def publish(self, changes: Iterable[tuple[Event, ...]]) -> None:
+        """Record the events of the revisions that come next, and hand them to the watches."""
+        new = tuple(changes)
+        for events in new:
+            self._revision += 1
+            assert events[0].mod_revision == self._revision, "a revision was skipped"
+            self._changes[self._revision] = events
+            self._event_count += len(events)
+        while self._event_count > self._events_max and self._oldest < self._revision:
+            self._event_count -= len(self._changes.pop(self._oldest))
+            self._oldest += 1
+        for watch in list(self._watches.values()):
+            if watch.unread_count > self._events_max:
+                watch.fail(Compacted(self._oldest), drop_unread=True)
+            for events in new:
+                watch.feed(events)
+
+    def watch(self, prefix: str, from_revision: int) -> HistoryWatch:
+        if from_revision < 1:
+            raise ValueError(f"from_revision {from_revision} is less than 1")
+        if self._closed:
+            raise StoreClosed
+        watch = HistoryWatch(prefix, from_revision)
+        if from_revision < self._oldest:
+            watch.fail(Compacted(self._oldest))
+            return watch
+        for revision in range(from_revision, self._revision + 1):
+            watch.feed(self._changes[revision])
+        self._watches[next(self._watch_ids)] = watch
+        return watch
+
+    def close(self) -> None:
+        """End every watch with `StoreClosed`, after the events it already has."""
+        self._closed = True
+        for watch in list(self._watches.values()):
+            watch.fail(StoreClosed())
+
+
+class HistoryWatch:
+    """A `Watch` with a queue of its own, bounded by the history's bound plus one group of commits.
+
+    A reader with more than the bound unread when the next events come is too slow: it loses what it
+    has not read and gets `Compacted`. Only events under the prefix count, so a busy neighbour never
+    pushes a quiet watch out.
+    """
+
+    def __init__(self, prefix: str, from_revision: int) -> None:
+        self._prefix = prefix
+        self._from_revision = from_revision
+        self._events: deque[Event] = deque()
+        self._error: Compacted | StoreClosed | None = None  # raised once the queue is empty
+        self._closed = False
+        self._wakeup: asyncio.Future[None] | None = None  # set while a reader waits
+
+    def __aiter__(self) -> HistoryWatch:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._events:
+            if self._closed:
+                raise StopAsyncIteration
+            if self._error is not None:
+                raise self._error
+            if self._wakeup is not None:
+                raise RuntimeError("two tasks read one watch")
+            self._wakeup = asyncio.get_running_loop().create_future()
+            try:
+                await self._wakeup
+            finally:
+                self._wakeup = None
+        return self._events.popleft()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        self._events.clear()
+        self._wake()
+
+    @property
+    def unread_count(self) -> int:
+        return len(self._events)
+
+    def feed(self, events: tuple[Event, ...]) -> None:
+        """Append what matches of one revision; the revisions must come in order."""
+        if self._closed or self._error is not None or events[0].mod_revision < self._from_revision:
+            return
+        prefix = self._prefix
+        matching = [event for event in events if event.key.startswith(prefix)]
+        if matching:
+            if not matching[-1].last_in_revision:
+                matching[-1] = replace(matching[-1], last_in_revision=True)
+            self._events.extend(matching)
+            self._wake()
+
+    def fail(self, error: Compacted | StoreClosed, *, drop_unread: bool = False) -> None:
+        """End with `error`, after what is unread unless that is dropped. The first error stays."""
+        if self._error is None:
+            self._error = error
+            if drop_unread:
+                self._events.clear()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
