@@ -277,9 +277,6 @@ TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
             "Batches are kept as the producer compressed them; only `producer` is accepted.",
             one_of("producer"),
         ),
-        _setting("file.delete.delay.ms", "long", "60000",
-                 "How long a segment that left the log stays on disk for those still reading it.",
-                 between(0, INT64_MAX)),
         _setting("flush.messages", "long", str(INT64_MAX),
                  "Sync to disk whenever this many records have been appended since the last sync.",
                  between(1, INT64_MAX)),
@@ -313,7 +310,7 @@ TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
                  "Start a new segment file when the current one is this old.",
                  between(1, INT64_MAX)),
         _setting("unclean.leader.election.enable", "boolean", "false",
-                 "Let a replica that may lack records become leader when no other is left."),
+                 "In a cluster: let a replica that may lack records lead when no other is left."),
     )
 }  # fmt: skip
 
@@ -324,7 +321,6 @@ class TopicConfig:
 
     cleanup_policy: str = "delete"
     compression_type: str = "producer"
-    file_delete_delay_ms: int = 60_000
     flush_messages: int = INT64_MAX
     flush_ms: int = INT64_MAX
     index_interval_bytes: int = 4096

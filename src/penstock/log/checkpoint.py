@@ -1,0 +1,116 @@
+"""A log's recovery point: what was known to be sound when it was written.
+
+Two positions are kept. `position` is what had been written when the checkpoint was taken: it is good as
+long as the machine has not restarted, because what a dead process wrote stays in the system's page
+cache. `durable_position` is what had been synced to disk: it is good after a power cut, too. The boot id
+tells the two cases apart, so after a `kill -9` only the last moments are scanned, synced or not.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import uuid
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from crc32c import crc32c
+
+FILE_NAME: Final = "checkpoint"
+_FORMAT: Final = 1
+
+
+@functools.cache
+def boot_id() -> str:
+    """The same for as long as the machine is up; where that cannot be known, new for each process."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return str(uuid.uuid4())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A place between two batches: all before it, in this segment and earlier ones, is sound."""
+
+    segment: int  # base offset of the segment file
+    byte: int  # in that file
+    offset: int  # of the next record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Everything that recovery would otherwise have to scan the log for."""
+
+    boot: str
+    log_start_offset: int
+    written: Position
+    durable: Position
+    segment_created_ms: int
+    max_timestamp: int  # of the segment at `written`, with its offset
+    max_timestamp_offset: int
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    producers: list[Any] = field(default_factory=list)
+
+    def start_point(self) -> Position:
+        """Where recovery has to begin: `written` if the machine is still up, else `durable`."""
+        return self.written if self.boot == boot_id() else self.durable
+
+    def encode(self) -> bytes:
+        body = json.dumps({"format": _FORMAT, **asdict(self)}, separators=(",", ":")).encode()
+        return b"%08x\n%s\n" % (crc32c(body), body)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Checkpoint | None:
+        """The checkpoint in `data`, or None if it is damaged or of another format."""
+        checksum, _, body = data.rstrip(b"\n").partition(b"\n")
+        try:
+            if int(checksum, 16) != crc32c(body):
+                return None
+            values = json.loads(body)
+            if values.pop("format") != _FORMAT:
+                return None
+            values["written"] = Position(**values["written"])
+            values["durable"] = Position(**values["durable"])
+            values["epochs"] = [(epoch, start) for epoch, start in values["epochs"]]
+            return cls(**values)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def load(directory: str) -> Checkpoint | None:
+    """The directory's checkpoint, or None if there is none that can be trusted."""
+    try:
+        with open(os.path.join(directory, FILE_NAME), "rb") as file:
+            return Checkpoint.decode(file.read())
+    except FileNotFoundError:
+        return None
+
+
+def save(directory: str, data: bytes, *, durable: bool = False) -> None:
+    """Replace the directory's checkpoint in one step. With `durable`, it is on disk on return."""
+    path = os.path.join(directory, FILE_NAME)
+    temporary = f"{path}.new"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        if os.write(fd, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary)
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+    if durable:
+        sync_directory(directory)
+
+
+def sync_directory(directory: str) -> None:
+    """Make the directory's entries durable. Blocks: runs in a thread."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

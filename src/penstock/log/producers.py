@@ -1,0 +1,144 @@
+"""What a partition knows of its idempotent producers.
+
+For each producer id: its epoch and the last five batches it wrote. A batch that repeats one of the
+five is answered with that batch's offset and not written again; one that leaves a gap is refused. The
+state is part of every recovery point, and batches behind that point are replayed into it, so it is
+the same after a restart or a `kill -9`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.errors import ApiError, ErrorCode
+from penstock.records.batch import BatchHeader
+
+REMEMBERED_BATCHES: Final = 5
+_SEQUENCE_MODULUS: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSummary:
+    """One producer as DescribeProducers shows it."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    current_txn_start_offset: int = -1
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int
+    last_timestamp_ms: int
+    seen_ms: int  # when it last wrote, by our clock: what expiry goes by
+    # (first sequence, last sequence, base offset), oldest first
+    batches: deque[tuple[int, int, int]] = field(
+        default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES)
+    )
+
+
+def last_sequence_of(header: BatchHeader) -> int:
+    """Sequences count records and wrap from 2**31 - 1 to 0."""
+    return (header.base_sequence + header.last_offset_delta) % _SEQUENCE_MODULUS
+
+
+class ProducerStates:
+    """All idempotent producers of one partition."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> int | None:
+        """Base offset of the batch this one repeats, None if it is new; `ApiError` if out of turn."""
+        producer = self._producers.get(header.producer_id)
+        if header.base_sequence < 0:
+            raise ApiError(
+                ErrorCode.invalid_record, "an idempotent batch without a sequence number"
+            )
+        if producer is None:
+            return None
+        if header.producer_epoch < producer.epoch:
+            raise ApiError(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {header.producer_id} has epoch {producer.epoch} by now",
+            )
+        if header.producer_epoch > producer.epoch:
+            if header.base_sequence != 0:
+                raise self._out_of_order(header, 0)
+            return None
+        first, last = header.base_sequence, last_sequence_of(header)
+        for old_first, old_last, base_offset in producer.batches:
+            if old_first == first and old_last == last:
+                return base_offset
+        expected = (producer.batches[-1][1] + 1) % _SEQUENCE_MODULUS
+        if first != expected:
+            raise self._out_of_order(header, expected)
+        return None
+
+    @staticmethod
+    def _out_of_order(header: BatchHeader, expected: int) -> ApiError:
+        return ApiError(
+            ErrorCode.out_of_order_sequence_number,
+            f"producer {header.producer_id} sent sequence {header.base_sequence}, not {expected}",
+        )
+
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Remember a batch that is in the log now."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = _Producer(header.producer_epoch, header.max_timestamp, now_ms)
+            self._producers[header.producer_id] = producer
+        producer.last_timestamp_ms = header.max_timestamp
+        producer.seen_ms = now_ms
+        producer.batches.append((header.base_sequence, last_sequence_of(header), base_offset))
+
+    def expire(self, now_ms: int, expiry_ms: int) -> None:
+        """Forget producers that wrote nothing for `expiry_ms`."""
+        oldest = now_ms - expiry_ms
+        gone = [key for key, state in self._producers.items() if state.seen_ms < oldest]
+        for key in gone:
+            del self._producers[key]
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget batches at or above `end_offset`, and producers that wrote nothing below it."""
+        for key, state in list(self._producers.items()):
+            kept = [batch for batch in state.batches if batch[2] < end_offset]
+            if kept:
+                state.batches.clear()
+                state.batches.extend(kept)
+            else:
+                del self._producers[key]
+
+    def summaries(self) -> list[ProducerSummary]:
+        return [
+            ProducerSummary(
+                producer_id=key,
+                producer_epoch=state.epoch,
+                last_sequence=state.batches[-1][1],
+                last_timestamp_ms=state.last_timestamp_ms,
+            )
+            for key, state in self._producers.items()
+        ]
+
+    def to_json(self) -> list[Any]:
+        return [
+            [key, state.epoch, state.last_timestamp_ms, state.seen_ms, list(state.batches)]
+            for key, state in self._producers.items()
+        ]
+
+    @classmethod
+    def from_json(cls, data: Iterable[Any]) -> ProducerStates:
+        states = cls()
+        for key, epoch, last_timestamp_ms, seen_ms, batches in data:
+            producer = _Producer(epoch, last_timestamp_ms, seen_ms)
+            producer.batches.extend((first, last, offset) for first, last, offset in batches)
+            states._producers[key] = producer
+        return states
