@@ -93,6 +93,7 @@ class Segment:
         "base_offset",
         "created_ms",
         "index",
+        "indexes_checked",
         "is_active",
         "max_timestamp",
         "max_timestamp_offset",
@@ -115,6 +116,7 @@ class Segment:
         self._file: LogFile | None = None
         self._open_files = open_files
         self._bytes_since_index = 0
+        self.indexes_checked = False
         self._read_ends: dict[int, int] = {}  # offset -> position where recent reads ended
         self._verified: list[tuple[int, int]] = []  # byte ranges whose CRCs were seen to hold
 
@@ -198,6 +200,7 @@ class Segment:
         self.index.flush()
         self.time_index.flush()
         self.mark_verified(0, self.size)
+        self.indexes_checked = True
         self.is_active = False
         self._open_files.touch(self)
 
@@ -289,11 +292,24 @@ class Segment:
         self._verified = [*apart, (start, end)]
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes and its indexes with it."""
-        os.ftruncate(self.file.fd, size)
+        """Cut the file to `size` bytes, the end of a batch."""
+        os.truncate(self.path, size)
         self.size = size
         self.index.truncate(size - 1)
         self._read_ends.clear()
+
+    def rewind_indexes(self, position: int, next_offset: int) -> None:
+        """Keep the index entries of the batches before `position`, where `next_offset` begins."""
+        self.index.truncate(position - 1)
+        self.time_index.truncate(next_offset - self.base_offset - 1)
+
+    def check_indexes(self, end_offset: int) -> bool:
+        """Whether both indexes can belong to this segment, which ends before `end_offset`."""
+        span = end_offset - self.base_offset
+        timestamp_max = 2**63 - 1
+        return self.index.is_plausible(span, self.size) and self.time_index.is_plausible(
+            timestamp_max, span
+        )
 
     def reset_indexes(self) -> None:
         """Forget what the indexes hold, before the whole segment is noted anew."""

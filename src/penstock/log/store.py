@@ -1,0 +1,227 @@
+"""All logs of one broker, and the jobs that look after them.
+
+{data_dir}/{topic}/{partition}/{base offset}.log, .index, .timeindex, checkpoint
+{data_dir}/@penstock/lock, metadata.db         `@` cannot stand in a topic's name
+{data_dir}/@trash/…                            deleted topics, on their way out
+{data_dir}/@orphaned/…                         directories found where a new topic was to go
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import ConfigError, CorruptLogError, StorageError
+from penstock.log.group_commit import GroupCommit
+from penstock.log.partition_log import PartitionLog
+from penstock.log.segment import OpenFiles
+from penstock.model import TopicPartition
+from penstock.settings import INT64_MAX, BrokerConfig, TopicConfig
+
+logger = logging.getLogger(__name__)
+
+OWN_DIRECTORY: Final = "@penstock"
+TRASH_DIRECTORY: Final = "@trash"
+ORPHAN_DIRECTORY: Final = "@orphaned"
+
+_CHECKPOINT_BYTES: Final = 4 * 1024 * 1024  # a recovery scans about this much of a log
+_CHECKPOINT_AGE_S: Final = 10.0
+_SYNC_THREADS: Final = 4
+
+
+class LogStore:
+    """Opens, keeps and removes logs. Lives on one event loop."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+        """Take the data directory; `ConfigError` if that is impossible or another broker has it."""
+        self.data_dir = os.path.abspath(config.data_dir)
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._lock_fd = _lock_directory(self.data_dir)
+        self._open_files = OpenFiles(config.open_segments_max)
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._dirty: dict[PartitionLog, None] = {}
+        self._dirty_since_s: dict[PartitionLog, float] = {}
+        self._syncing = ThreadPoolExecutor(_SYNC_THREADS, "penstock-sync")
+        self._housekeeping = ThreadPoolExecutor(1, "penstock-files")  # one: in order
+        self._tasks: list[asyncio.Task[None]] = []
+        self.group_commit = GroupCommit(self._syncing)
+
+    @property
+    def own_directory(self) -> str:
+        return os.path.join(self.data_dir, OWN_DIRECTORY)
+
+    def open(self, partition: TopicPartition, config: TopicConfig) -> PartitionLog:
+        """Open the partition's log, creating it if it is not there. Scans what a crash left."""
+        directory = os.path.join(self.data_dir, partition.topic, str(partition.partition))
+        try:
+            log = PartitionLog(
+                directory,
+                config,
+                clock=self._clock,
+                open_files=self._open_files,
+                dirty=self._dirty,
+            )
+        except CorruptLogError as error:
+            raise StorageError(f"{error}; run `penstock log verify` and `repair`") from error
+        except OSError as error:
+            raise StorageError(f"cannot open {directory}: {error.strerror}") from error
+        self._logs[partition] = log
+        return log
+
+    def disk_usage(self) -> tuple[int, int]:
+        """Total and usable bytes of the file system that holds the logs."""
+        usage = os.statvfs(self.data_dir)
+        return usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
+
+    # Topics
+
+    def set_aside(self, topic: str) -> None:
+        """Move away whatever lies where a new topic's logs will go, so that it stays what it is."""
+        path = os.path.join(self.data_dir, topic)
+        if os.path.lexists(path):
+            moved = self._move(path, ORPHAN_DIRECTORY, topic)
+            logger.warning("a directory without a topic was set aside from=%s to=%s", path, moved)
+
+    def remove_topic(self, topic: str) -> None:
+        """Take the topic's logs out of service and delete them, in the background."""
+        for partition in [key for key in self._logs if key.topic == topic]:
+            log = self._logs.pop(partition)
+            self._forget(log)
+            log.fail(f"{partition} was deleted")
+            log.abandon()
+        path = os.path.join(self.data_dir, topic)
+        if os.path.lexists(path):
+            moved = self._move(path, TRASH_DIRECTORY, topic)
+            self._housekeeping.submit(shutil.rmtree, moved, True)
+
+    def _move(self, path: str, directory: str, topic: str) -> str:
+        target = os.path.join(self.data_dir, directory, f"{topic}.{uuid.uuid4().hex}")
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.rename(path, target)
+        return target
+
+    async def delete_records_before(self, log: PartitionLog, offset: int) -> int:
+        """Move the log's start; durable on return."""
+        start = log.delete_records_before(offset)
+        await self._checkpoint(log, durable=True)
+        return start
+
+    # Jobs
+
+    def start(self) -> None:
+        """Begin to write recovery points and to apply retention."""
+        trash = os.path.join(self.data_dir, TRASH_DIRECTORY)
+        self._housekeeping.submit(shutil.rmtree, trash, True)
+        self._tasks = [
+            asyncio.create_task(self._every(self._config.checkpoint_interval_ms, self._tend)),
+            asyncio.create_task(
+                self._every(self._config.retention_check_interval_ms, self.apply_retention)
+            ),
+        ]
+
+    async def _every(self, interval_ms: int, job: object) -> None:
+        assert callable(job)
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await job()
+            except Exception:
+                logger.exception("a background job failed and will be tried again")
+
+    async def _tend(self) -> None:
+        """Write the recovery points that are due, and sync what should not wait."""
+        now = self._clock.monotonic_s()
+        for log in list(self._dirty):
+            if log.failure is not None:
+                self._forget(log)
+                continue
+            waited_s = now - self._dirty_since_s.setdefault(log, now)
+            flush_is_due = not log.is_synced and waited_s * 1000 >= log.config.flush_ms
+            if log.has_unsynced_segments or flush_is_due:
+                syncing = self.group_commit.until_durable(log, log.log_end_offset)
+                syncing.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if log.bytes_since_checkpoint >= _CHECKPOINT_BYTES or waited_s >= _CHECKPOINT_AGE_S:
+                await self._checkpoint(log)
+
+    async def _checkpoint(self, log: PartitionLog, *, durable: bool = False) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            plan = log.begin_checkpoint()
+            await loop.run_in_executor(self._housekeeping, lambda: plan.run(durable=durable))
+        except OSError as error:
+            if durable:
+                raise StorageError(f"cannot write to {log.directory}: {error.strerror}") from error
+            logger.warning("no recovery point directory=%s error=%s", log.directory, error)
+            return
+        log.finish_checkpoint(plan)
+        self._dirty_since_s.pop(log, None)
+        if log.is_checkpointed and (log.config.flush_ms == INT64_MAX or log.is_synced):
+            self._forget(log)
+
+    def _forget(self, log: PartitionLog) -> None:
+        self._dirty.pop(log, None)
+        self._dirty_since_s.pop(log, None)
+
+    async def apply_retention(self) -> None:
+        """Remove the segments that no topic setting keeps, and forget idle producers."""
+        loop = asyncio.get_running_loop()
+        for log in list(self._logs.values()):
+            if log.failure is not None:
+                continue
+            log.expire_producers(self._config.producer_expiry_ms)
+            paths = log.expire_segments()
+            if paths:
+                logger.info("retention directory=%s start=%d", log.directory, log.log_start_offset)
+                await self._checkpoint(log)
+                await loop.run_in_executor(self._housekeeping, _remove_files, paths)
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """A clean stop: everything synced, every recovery point at its log's end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        closing = [loop.run_in_executor(self._syncing, log.close) for log in self._logs.values()]
+        for result in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(result, BaseException):
+                logger.error("a log was not closed cleanly error=%s", result)
+        self._syncing.shutdown()
+        self._housekeeping.shutdown()
+        os.close(self._lock_fd)
+
+
+def _remove_files(paths: list[str]) -> None:
+    for path in paths:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            continue
+
+
+def _lock_directory(data_dir: str) -> int:
+    own = os.path.join(data_dir, OWN_DIRECTORY)
+    try:
+        os.makedirs(own, exist_ok=True)
+        fd = os.open(os.path.join(own, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot use the data directory {data_dir}: {error.strerror}; choose one with --data-dir"
+        ) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise ConfigError(
+            f"the data directory {data_dir} is in use by another broker; "
+            "stop that one or choose another with --data-dir"
+        ) from error
+    return fd
