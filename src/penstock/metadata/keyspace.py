@@ -94,7 +94,8 @@ class Draft:
     def __init__(self, space: KeySpace) -> None:
         self._space = space
         self._writes: dict[str, Entry | None] = {}  # None: deleted
-        self._keys = SortedKeys()  # exactly the keys of _writes
+        # The keys of _writes in order, kept only from the first delete by prefix on: few drafts need it.
+        self._keys: SortedKeys | None = None
         self._leased = _LeaseIndex()  # exactly the entries in _writes with a lease_id
         # Invariant: len(changes) == revision - base_revision; changes[i] is not empty.
         self.changes: list[tuple[Event, ...]] = []
@@ -153,6 +154,8 @@ class Draft:
         for key in self._space.keys(prefix):
             if key not in self._writes:
                 yield key
+        if self._keys is None:
+            self._keys = SortedKeys(self._writes)
         for key in self._keys.prefix(prefix):
             if self._writes[key] is not None:
                 yield key
@@ -167,7 +170,7 @@ class Draft:
 
     def _write(self, key: str, entry: Entry | None) -> None:
         old = self._writes.get(key)
-        if key not in self._writes:
+        if self._keys is not None:
             self._keys.add(key)
         self._writes[key] = entry
         old_lease = old.lease_id if old is not None else None

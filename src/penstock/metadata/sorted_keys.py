@@ -7,21 +7,22 @@ from collections.abc import Iterable, Iterator
 
 __all__ = ["SortedKeys"]
 
-_CHUNK_KEYS_MAX = 1024
+CHUNK_KEYS_MAX = 1024
 
 
 class SortedKeys:
-    """Keys in order, in chunks of at most 1,024, so that no change moves more than one chunk.
+    """Keys in order, in chunks of at most `chunk_keys_max >= 2`, so that no change moves more than one chunk.
 
     `add`, `discard`: O(log n + chunk). `prefix`: O(log n + keys found). Worked example with chunks of
     two: chunks `[a b][c d][e]`, lasts `[b d e]`; the chunk of `c` is the first whose last is >= `c`.
     """
 
-    __slots__ = ("_chunks", "_lasts")
+    __slots__ = ("_chunk_keys_max", "_chunks", "_lasts")
 
-    def __init__(self, keys: Iterable[str] = ()) -> None:
+    def __init__(self, keys: Iterable[str] = (), chunk_keys_max: int = CHUNK_KEYS_MAX) -> None:
+        self._chunk_keys_max = chunk_keys_max
         ordered = sorted(set(keys))
-        half = _CHUNK_KEYS_MAX // 2  # room to grow
+        half = chunk_keys_max // 2  # room to grow
         self._chunks = [ordered[i : i + half] for i in range(0, len(ordered), half)]
         # Invariant: no chunk is empty, len(_lasts) == len(_chunks), _lasts[i] == _chunks[i][-1].
         self._lasts = [chunk[-1] for chunk in self._chunks]
@@ -41,7 +42,7 @@ class SortedKeys:
             if chunk[position] == key:
                 return
             chunk.insert(position, key)
-        if len(chunk) > _CHUNK_KEYS_MAX:
+        if len(chunk) > self._chunk_keys_max:
             half = len(chunk) // 2
             self._chunks.insert(at + 1, chunk[half:])
             del chunk[half:]

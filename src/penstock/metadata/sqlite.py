@@ -28,7 +28,7 @@ from penstock.metadata.store import CommitResult, Transaction
 __all__ = ["SqliteStore"]
 
 # A group is decided and applied on the event loop: its size bounds how long that takes.
-_GROUP_OPERATIONS_MAX = 2_048
+_GROUP_OPERATIONS_MAX = 1_024
 _GROUP_BYTES_MAX = 8 * 1024 * 1024
 # What may wait; beyond it `commit` answers StoreUnavailable at once.
 _QUEUE_BYTES_MAX = 128 * 1024 * 1024
@@ -82,16 +82,16 @@ class SqliteStore(EmbeddedStore):
         *,
         now: Callable[[], float] = time.monotonic,
         history_events_max: int = HISTORY_EVENTS_MAX,
-        file_type: type[SqliteFile] = SqliteFile,
+        file_at: Callable[[str | os.PathLike[str]], SqliteFile] = SqliteFile,
     ) -> Self:
         """Open or create the database at `path`; its directory must exist.
 
         Raises `StoreLocked` if another process has it open, `StoreCorrupt` if it is damaged,
-        `StoreUnavailable` if it cannot be opened or written. `file_type` lets a faulty twin in.
+        `StoreUnavailable` if it cannot be opened or written. `file_at` lets a faulty twin in.
         """
         loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="penstock-metadata")
-        file = file_type(path)
+        file = file_at(path)
         try:
             contents = await loop.run_in_executor(thread, file.open)
             space = KeySpace(contents.entries, contents.revision)
@@ -115,7 +115,7 @@ class SqliteStore(EmbeddedStore):
     def _submit(self, command: Command) -> asyncio.Future[CommitResult]:
         operation_count, size_bytes = 1, _COMMAND_OVERHEAD_BYTES
         if isinstance(command, Transaction):
-            operation_count += len(command.puts) + len(command.deletes)
+            operation_count = max(1, len(command.puts) + len(command.deletes))
             size_bytes += command.size_bytes
             if self._queue_bytes + size_bytes > _QUEUE_BYTES_MAX:
                 raise StoreUnavailable(f"{len(self._queue)} commits wait for the disk already")

@@ -1,7 +1,7 @@
 """The database file of `SqliteStore`: everything that touches SQLite, and nothing else.
 
-One row per key, each with a CRC of its own (SQLite checks its pages' structure, not their content),
-and one row with the store's revision. The file is locked for this process as long as it is open.
+One row per key and one row with the store's revision, each with a CRC of its own: SQLite checks the
+structure of its pages, not their content. The file is locked for this process as long as it is open.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCHEMA = (
         key TEXT PRIMARY KEY, value BLOB NOT NULL, create_revision INTEGER NOT NULL,
         mod_revision INTEGER NOT NULL, lease_id INTEGER, crc INTEGER NOT NULL
     ) WITHOUT ROWID""",
-    "CREATE TABLE store (revision INTEGER NOT NULL)",
+    "CREATE TABLE store (revision INTEGER NOT NULL, crc INTEGER NOT NULL)",
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {_FORMAT_VERSION}",
 )
@@ -68,9 +68,7 @@ class SqliteFile:
         Raises `StoreLocked`, `StoreCorrupt`, or `StoreUnavailable` if it cannot be opened at all.
         """
         try:
-            self._connection = connection = sqlite3.connect(
-                self._path, timeout=0, isolation_level=None
-            )
+            self._connection = connection = self._connect()
             for setting in _SETTINGS:
                 connection.execute(setting)
             connection.execute("BEGIN IMMEDIATE")  # takes the lock, also if there is nothing to do
@@ -78,7 +76,7 @@ class SqliteFile:
             contents = self._load()
             connection.execute("COMMIT")
             self._sync_directory()
-        except (sqlite3.Error, StoreError, OSError) as error:
+        except (sqlite3.Error, StoreError, OSError, UnicodeError) as error:
             self.close()
             raise self._translated(error, "open") from error
         return contents
@@ -95,7 +93,8 @@ class SqliteFile:
         try:
             connection.execute("BEGIN IMMEDIATE")
             updated = connection.execute(
-                "UPDATE store SET revision = ? WHERE revision = ?", (revision, base_revision)
+                "UPDATE store SET revision = ?, crc = ? WHERE revision = ?",
+                (revision, _revision_crc(revision), base_revision),
             )
             if updated.rowcount != 1:
                 raise StoreCorrupt(self._advice(f"it is not at revision {base_revision} any more"))
@@ -117,6 +116,10 @@ class SqliteFile:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
+    def _connect(self) -> sqlite3.Connection:
+        # No timeout: nobody else may have the file. No isolation level: we say BEGIN ourselves.
+        return sqlite3.connect(self._path, timeout=0, isolation_level=None)
+
     def _open_connection(self) -> sqlite3.Connection:
         if self._connection is None:
             raise StoreUnavailable(f"{self._path} is not open")
@@ -128,7 +131,9 @@ class SqliteFile:
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
             for statement in _SCHEMA:
                 connection.execute(statement)
-            connection.execute("INSERT INTO store VALUES (?)", (EMPTY_REVISION,))
+            connection.execute(
+                "INSERT INTO store VALUES (?, ?)", (EMPTY_REVISION, _revision_crc(EMPTY_REVISION))
+            )
             return
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         if application_id != _APPLICATION_ID:
@@ -171,12 +176,13 @@ class SqliteFile:
     def _stored_revision(self) -> int | None:
         """The revision the file is at, or None if it does not say."""
         try:
-            rows = self._open_connection().execute("SELECT revision FROM store").fetchall()
+            rows = self._open_connection().execute("SELECT revision, crc FROM store").fetchall()
         except (sqlite3.Error, StoreError):
             return None
-        if len(rows) != 1 or not isinstance(rows[0][0], int):
+        if len(rows) != 1:
             return None
-        return rows[0][0]
+        revision, crc = rows[0]
+        return revision if isinstance(revision, int) and crc == _revision_crc(revision) else None
 
     def _roll_back(self) -> None:
         connection = self._open_connection()
@@ -195,13 +201,17 @@ class SqliteFile:
     def _translated(self, error: Exception, action: str) -> StoreError:
         if isinstance(error, StoreError):
             return error
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if isinstance(error, UnicodeError):  # SQLite quoting damaged bytes in its own message
+            return StoreCorrupt(self._advice("it holds bytes that are no text"))
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreLocked(
                 f"{self._path} is in use by another process: is a broker already running on this"
                 " data directory? Stop it or choose another directory"
             )
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        # A plain SQL error at open means that the schema is not what we wrote.
+        damage = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+        if code in damage or (action == "open" and code == sqlite3.SQLITE_ERROR):
             return StoreCorrupt(self._advice(str(error)))
         return StoreUnavailable(f"cannot {action} {self._path}: {error}")
 
@@ -228,3 +238,7 @@ def _row(entry: Entry) -> tuple[str, bytes, int, int, int | None, int]:
 def _crc(entry: Entry) -> int:
     numbers = f"{entry.create_revision},{entry.mod_revision},{entry.lease_id},{len(entry.key)},"
     return zlib.crc32(entry.value, zlib.crc32((numbers + entry.key).encode()))
+
+
+def _revision_crc(revision: int) -> int:
+    return zlib.crc32(str(revision).encode())

@@ -264,7 +264,7 @@ class MetadataStore(Protocol):
     def watch(self, prefix: str, from_revision: int) -> Watch:
         """Events with `mod_revision >= from_revision` under `prefix`: past ones first, then live.
 
-        Starts at once, not at the first `__anext__`; opens no gap either way. `from_revision` is at
+        The revision, not the moment of the call or of the first read, decides what is seen. It is at
         least 1 and may lie in the future.
         """
 
