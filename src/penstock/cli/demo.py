@@ -1,0 +1,5 @@
+def demo() -> None:
+    """x"""
+
+
+EPILOG = ""

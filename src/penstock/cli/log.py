@@ -1,0 +1,8 @@
+import typer
+
+app = typer.Typer()
+
+
+@app.callback()
+def log() -> None:
+    """Offline."""

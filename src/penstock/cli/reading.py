@@ -1,0 +1,202 @@
+"""Reading a topic for `penstock consume`: where to start, when it is done, what to commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli import offsets, output
+from penstock.cli.failure import CommandError
+from penstock.model import TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+    from confluent_kafka import TopicPartition as Place
+
+    from penstock.cli.adminapi import AdminClient
+    from penstock.cli.cluster import Cluster
+    from penstock.cli.values import Position
+
+BATCH_RECORDS_MAX: Final = 1_000
+SILENCE_S_MAX: Final = 10.0
+_NO_GROUP: Final = "penstock-consume"  # librdkafka wants a name; nothing is ever committed under it
+
+
+class Reader:
+    """Reads one topic, as a group member or on its own.
+
+    Without `follow` it ends where the partitions ended when it started. A batch that it yielded
+    counts as read, and is committed for the group, once the next one is asked for.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        group: str | None,
+        partitions: Sequence[int],
+        position: Position | None,
+        follow: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._follow = follow
+        admin = cluster.admin()
+        wanted = self._partitions(topic, cluster.topic(topic, admin).partitions, partitions)
+        self._known = offsets.ranges(cluster, admin, wanted)
+        self._starts = self._starting_offsets(admin, position)
+        self._unread: set[TopicPartition] = set()  # assigned, and not yet read to the end
+        self._assigned = False
+        self._consumer = self._connect(topic)
+
+    @staticmethod
+    def _partitions(
+        topic: str, there: Iterable[int], wanted: Sequence[int]
+    ) -> list[TopicPartition]:
+        numbers = sorted(there)
+        for number in wanted:
+            if number not in numbers:
+                raise CommandError(
+                    f"{topic} has no partition {number}: it has {len(numbers)}, counted from 0."
+                )
+        return [TopicPartition(topic, number) for number in wanted or numbers]
+
+    def _starting_offsets(
+        self, admin: AdminClient, position: Position | None
+    ) -> dict[TopicPartition, int] | None:
+        """Offsets to start at, or None to start where the group is."""
+        from penstock.cli.values import Position
+
+        if position is None:
+            if self._group is not None:
+                return None
+            position = Position("earliest")
+        starts = offsets.resolve(self._cluster, admin, position, self._known)
+        if position.kind != "offset":
+            return starts
+        # One offset for many partitions: those that do not reach it have nothing to show.
+        problems = [
+            offsets.out_of_range({where: start}, self._known) for where, start in starts.items()
+        ]
+        if all(problems) and problems[0] is not None:
+            raise problems[0]
+        return {
+            where: min(max(start, self._known[where].start), self._known[where].end)
+            for where, start in starts.items()
+        }
+
+    def _connect(self, topic: str) -> Consumer:
+        consumer = self._cluster.consumer(
+            **{
+                "group.id": self._group or _NO_GROUP,
+                "enable.auto.commit": self._group is not None,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "earliest" if self._group is not None else "error",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 500,
+            }
+        )
+        if self._group is not None:
+            consumer.subscribe([topic], on_assign=self._on_assign)
+        else:
+            self._on_assign(consumer, self._places(self._known))
+        return consumer
+
+    def _places(self, partitions: Iterable[TopicPartition]) -> list[Place]:
+        from confluent_kafka import TopicPartition as Place
+
+        return [Place(where.topic, where.partition) for where in partitions]
+
+    def _on_assign(self, consumer: Consumer, places: list[Place]) -> None:
+        self._assigned = True
+        wanted = {TopicPartition(place.topic, place.partition): place for place in places}
+        if self._starts is not None:
+            for where, place in wanted.items():
+                place.offset = self._starts.get(where, place.offset)
+        self._unread = {
+            where
+            for where, place in wanted.items()
+            if where in self._known and place.offset < self._known[where].end
+        }
+        consumer.assign(list(wanted.values()))
+
+    def batches(self, records_max: int | None) -> Iterator[list[Message]]:
+        """Records as they come; ends at the end of the log (unless following) or at the limit."""
+        left = records_max
+        heard_s = time.monotonic()
+        while left is None or left > 0:
+            if self._assigned and not self._unread and not self._follow:
+                return
+            room = BATCH_RECORDS_MAX if left is None else min(left, BATCH_RECORDS_MAX)
+            events = self._poll(room)
+            batch = [message for message in events if self._counts(message)]
+            self._note_ends(events)
+            if batch:
+                yield batch
+                self._read(batch)
+                if left is not None:
+                    left -= len(batch)
+            if events:
+                heard_s = time.monotonic()
+                self._cluster.last_error = ""
+            elif time.monotonic() - heard_s > SILENCE_S_MAX:
+                self._on_silence()
+                heard_s = time.monotonic()
+
+    def _counts(self, message: Message) -> bool:
+        """Whether it is a record to show. What came after the start of a bounded read is not."""
+        if message.error() is not None:
+            return False
+        where = TopicPartition(str(message.topic()), int(message.partition() or 0))
+        return self._follow or (message.offset() or 0) < self._known[where].end
+
+    def _on_silence(self) -> None:
+        if not self._assigned:
+            output.note(f"Waiting for the group {self._group} to share out its partitions.")
+        elif not self._follow:
+            raise self._cluster.silent()
+        elif self._cluster.last_error:
+            output.note(f"{self._cluster.last_error}; waiting for the broker to come back.")
+
+    def _poll(self, room: int) -> list[Message]:
+        """At most `room` events: the first as soon as it is there, then those already waiting."""
+        first = self._consumer.poll(0.25)
+        if first is None:
+            return []
+        return [first, *self._consumer.consume(room - 1, timeout=0)] if room > 1 else [first]
+
+    def _note_ends(self, events: list[Message]) -> None:
+        from confluent_kafka import KafkaError
+
+        for message in events:
+            where = TopicPartition(str(message.topic()), int(message.partition() or 0))
+            error = message.error()
+            if error is None:
+                if (message.offset() or 0) >= self._known[where].end - 1:
+                    self._unread.discard(where)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._unread.discard(where)
+            elif not error.retriable():
+                raise self._cluster.explain(error, f"{where.topic} partition {where.partition}")
+
+    def _read(self, batch: list[Message]) -> None:
+        if self._group is None:
+            return
+        from confluent_kafka import TopicPartition as Place
+
+        last = {
+            (str(message.topic()), int(message.partition() or 0)): int(message.offset() or 0)
+            for message in batch
+        }
+        self._consumer.store_offsets(
+            offsets=[Place(topic, number, offset + 1) for (topic, number), offset in last.items()]
+        )
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Commits what was read, and leaves the group."""
+        self._consumer.close()

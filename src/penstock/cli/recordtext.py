@@ -1,0 +1,115 @@
+"""Records as JSON lines, the same for `produce` and `consume`.
+
+    {"topic": "orders", "partition": 0, "offset": 17, "timestamp": 1767268800123,
+     "key": "k", "value": "v", "headers": [{"key": "source", "value": "web"}]}
+
+Keys, values and header values that are not UTF-8 are written as `key_base64` and `value_base64`. What
+`consume --json` prints, `produce --format json` takes back unchanged.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.cli.failure import UsageError
+from penstock.cli.values import timestamp_ms
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+Headers = list[tuple[str, str | bytes | None]]
+
+
+class Record(NamedTuple):
+    """A record to produce. Partition -1 leaves the choice to the client, timestamp 0 means now."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers | None = None
+    partition: int = -1
+    timestamp: int = 0
+
+
+def from_json(line: bytes, number: int) -> Record:
+    """The record that JSON line `number` describes; `UsageError` says what is wrong with it."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise UsageError(f"Line {number} is not JSON: {error}.") from None
+    if not isinstance(fields, dict) or not ("value" in fields or "value_base64" in fields):
+        raise UsageError(
+            f"Line {number} is not a record.",
+            'A record is a JSON object with at least a value: {"key": "k", "value": "v"}.',
+        )
+    try:
+        return Record(
+            _payload(fields, "value"),
+            _payload(fields, "key"),
+            _headers(fields.get("headers")),
+            int(fields.get("partition", -1)),
+            _timestamp(fields.get("timestamp")),
+        )
+    except (ValueError, TypeError, KeyError, binascii.Error) as error:
+        raise UsageError(f"Line {number} is not a record: {error}.") from None
+
+
+def to_json(message: Message) -> str:
+    """A consumed record as one JSON line."""
+    fields: dict[str, Any] = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": message.timestamp()[1],
+        **_described("key", message.key()),
+        **_described("value", message.value()),
+        "headers": [
+            {"key": name, **_described("value", value)} for name, value in header_items(message)
+        ],
+    }
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def header_items(message: Message) -> list[tuple[str, bytes | None]]:
+    """The headers of a consumed record, in order."""
+    headers = message.headers() or []
+    items = headers.items() if isinstance(headers, dict) else headers
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in items]
+
+
+def _described(name: str, payload: bytes | None) -> dict[str, str | None]:
+    if payload is None:
+        return {name: None}
+    try:
+        return {name: payload.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(payload).decode()}
+
+
+def _payload(fields: dict[str, Any], name: str) -> bytes | None:
+    """Text as UTF-8, null as null, and anything else as the JSON text it is."""
+    encoded = fields.get(f"{name}_base64")
+    if encoded is not None:
+        return base64.b64decode(encoded, validate=True)
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _headers(value: Any) -> Headers | None:
+    if not value:
+        return None
+    if isinstance(value, dict):
+        return [(name, _payload({"value": item}, "value")) for name, item in value.items()]
+    return [(str(item["key"]), _payload(item, "value")) for item in value]
+
+
+def _timestamp(value: Any) -> int:
+    if value is None:
+        return 0
+    return timestamp_ms(value) if isinstance(value, str) else int(value)
