@@ -9,9 +9,9 @@ derived from it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import kio.index
 import kio.serial
@@ -20,7 +20,11 @@ from kio.schema.index import api_key_map, schema_name_map
 from penstock.kafka import messages
 
 if TYPE_CHECKING:
+    import asyncio
+
     from penstock.broker import Broker
+    from penstock.kafka.fetch_codec import Part
+    from penstock.kafka.router import KafkaDoor
 
 RequestT = TypeVar("RequestT")
 
@@ -55,6 +59,24 @@ class ApiBase:
         return bool(_request_type(self.key, version).__flexible__)
 
 
+Answer: TypeAlias = "bytes | list[Part] | asyncio.Future[Any] | None"
+"""What a request comes to: the body of its response, a promise of it, or nothing to send."""
+
+
+class RawApi(ApiBase):
+    """A handler that reads and writes the wire itself, for the two hot APIs.
+
+    `answer(door, version, data, position)` gets the whole request with the position of its body. The
+    memory is the connection's own and is only its to use until it returns.
+    """
+
+    def __init__(
+        self, name: str, answer: Callable[[KafkaDoor, int, memoryview, int], Answer]
+    ) -> None:
+        self.name = name
+        self.answer = answer
+
+
 class Api(ApiBase, Generic[RequestT]):
     """A handler for one API, in terms of our own message dataclasses.
 
@@ -78,7 +100,7 @@ class Api(ApiBase, Generic[RequestT]):
         downgrade: Callable[[Any, int], Any] | None = None,
     ) -> None:
         self.name = name
-        self.request = request
+        self.request: Any = request
         self.handle = handle
         self.on_error = on_error
         self._upgrade = upgrade
@@ -98,7 +120,8 @@ class Api(ApiBase, Generic[RequestT]):
         if self._downgrade is not None:
             response = self._downgrade(response, version)
         entity_type = kio.index.load_response_schema(self.key, version)
-        entity = messages.writer(type(response), entity_type)(response)
+        ours: Any = type(response)
+        entity = messages.writer(ours, entity_type)(response)
         return _write(entity)
 
 
@@ -125,8 +148,7 @@ def _request_type(key: int, version: int) -> Any:
 
 def read_request(request: type[RequestT], entity: Any) -> RequestT:
     """For `upgrade` functions: the versions they do not treat specially go through here."""
-    message: RequestT = messages.reader(request, type(entity))(entity)
+    ours: Any = request
+    theirs: Any = type(entity)
+    message: RequestT = messages.reader(ours, theirs)(entity)
     return message
-
-
-Registry = Sequence[ApiBase]

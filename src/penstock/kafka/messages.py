@@ -57,7 +57,7 @@ def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _nested(annotation: Any) -> tuple[type | None, bool]:
+def _nested(annotation: Any) -> tuple[Any, bool]:
     """The dataclass inside an annotation, if any, and whether it stands in a tuple or sequence."""
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         for choice in typing.get_args(annotation):
@@ -100,7 +100,7 @@ def reader(ours: Any, kios: Any) -> Converter:
             assert has_default, f"{ours.__name__}.{item.name} needs a default: {kios} lacks it"
             continue
         our_type, is_array = _nested(_hints(ours)[item.name])
-        convert = _identity
+        convert: Converter = _identity
         if our_type is not None:
             their_type, _ = _nested(_hints(kios)[theirs.name])
             assert their_type is not None, f"{kios.__name__}.{theirs.name} is no entity"

@@ -99,7 +99,7 @@ class PartitionLog:
         self.directory = directory
         self.config = config
         self.leader_epoch = 0
-        self.failure: StorageError | None = None  # set for good: nothing is served from then on
+        self.failure: ApiError | None = None  # set for good: nothing is served from then on
         self.subscribers: dict[Callable[[PartitionLog, int], None], None] = {}
         self._clock = clock or SystemClock()
         self._open_files = open_files or OpenFiles(1000)
@@ -149,11 +149,22 @@ class PartitionLog:
     def reconfigure(self, config: TopicConfig) -> None:
         self.config = config
 
-    def fail(self, reason: str) -> StorageError:
+    def fail(self, reason: str) -> ApiError:
         """Take the log out of service: it may no longer be what its readers were told."""
         if self.failure is None:
             self.failure = StorageError(reason)
         return self.failure
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.failure is not None and (
+            self.failure.code is ErrorCode.unknown_topic_or_partition
+        )
+
+    def mark_deleted(self) -> None:
+        """Its topic is gone: whoever still holds the log is told so."""
+        self.failure = ApiError(ErrorCode.unknown_topic_or_partition, "the topic was deleted")
+        self.abandon()
 
     # Appending
 

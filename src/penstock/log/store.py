@@ -95,8 +95,7 @@ class LogStore:
         for partition in [key for key in self._logs if key.topic == topic]:
             log = self._logs.pop(partition)
             self._forget(log)
-            log.fail(f"{partition} was deleted")
-            log.abandon()
+            log.mark_deleted()
         path = os.path.join(self.data_dir, topic)
         if os.path.lexists(path):
             moved = self._move(path, TRASH_DIRECTORY, topic)

@@ -1,0 +1,233 @@
+"""Reading many partitions at once, and waiting for them without polling.
+
+A `Reader` is somebody who reads: one fetch, or a fetch session that lives as long as its connection
+wants it to. It holds a position in each of its partitions and is told by their logs when they grow, so
+it only ever looks at partitions that may have something new: a reader of a thousand quiet partitions
+costs nothing, and an append costs one note for each reader that is interested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+from penstock.broker.topics import Partition
+from penstock.errors import ApiError
+from penstock.log import ColdRead, FileSlice, PartitionLog
+
+
+class Position:
+    """Where a reader stands in one partition, and what it was told last."""
+
+    __slots__ = (
+        "bytes_max",
+        "key",
+        "last_fetched_epoch",
+        "leader_epoch",
+        "offset",
+        "partition",
+        "told_high_watermark",
+        "told_log_start",
+    )
+
+    def __init__(self, key: Any, partition: Partition | ApiError) -> None:
+        self.key: Any = key  # whatever the front door calls this partition
+        self.partition = partition  # or why there is none
+        self.offset = 0
+        self.bytes_max = 0
+        self.leader_epoch = -1  # -1: the reader does not know
+        self.last_fetched_epoch = -1
+        self.told_high_watermark = -1
+        self.told_log_start = -1
+
+
+class Found(NamedTuple):
+    """What a partition had for its reader."""
+
+    position: Position
+    error: ApiError | None = None
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    records: FileSlice | ColdRead | None = None
+    diverging: tuple[int, int] | None = None
+
+    @property
+    def size(self) -> int:
+        return self.records.size if isinstance(self.records, FileSlice) else 0
+
+
+class Reader:
+    """Positions in partitions, and which of them may have news. Lives on one event loop."""
+
+    def __init__(self, resolve: Callable[[Any], Partition | ApiError]) -> None:
+        """`resolve` finds the partition that a key names now, or says why there is none."""
+        self._resolve = resolve
+        self._positions: dict[Hashable, Position] = {}
+        self._by_log: dict[PartitionLog, Position] = {}
+        self._ready: dict[Position, None] = {}  # may have something new; in the order to look
+        self._notify = self._on_append
+        self._is_following = False
+        self._on_enough: Callable[[], None] | None = None
+        self._bytes_missing = 0
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def position(self, key: Hashable) -> Position:
+        """The position in this partition, to be set by the caller; looked at next time."""
+        position = self._positions.get(key)
+        if position is None:
+            position = self._positions[key] = Position(key, self._resolve(key))
+            if self._is_following:
+                self._attach(position)
+        self._ready[position] = None
+        return position
+
+    def follow(self) -> None:
+        """Be told by the logs from now on when they grow. Without it, only `collect` looks."""
+        if not self._is_following:
+            self._is_following = True
+            for position in self._positions.values():
+                self._attach(position)
+
+    def _attach(self, position: Position) -> None:
+        if isinstance(position.partition, Partition):
+            try:
+                log = position.partition.log
+            except ApiError:
+                return  # reported when it is looked at
+            self._by_log[log] = position
+            log.subscribers[self._notify] = None
+
+    def remove(self, key: Hashable) -> None:
+        position = self._positions.pop(key, None)
+        if position is not None:
+            self._ready.pop(position, None)
+            self._detach(position)
+
+    def close(self) -> None:
+        """Stop being told. Idempotent."""
+        for log in self._by_log:
+            log.subscribers.pop(self._notify, None)
+        self._by_log.clear()
+        self._positions.clear()
+        self._ready.clear()
+        self._on_enough = None
+
+    def _detach(self, position: Position) -> None:
+        for log, held in list(self._by_log.items()):
+            if held is position:
+                del self._by_log[log]
+                log.subscribers.pop(self._notify, None)
+
+    def _on_append(self, log: PartitionLog, size: int) -> None:
+        position = self._by_log.get(log)
+        if position is None:
+            return
+        self._ready[position] = None
+        if self._on_enough is not None:
+            self._bytes_missing -= size
+            if self._bytes_missing <= 0:
+                on_enough, self._on_enough = self._on_enough, None
+                on_enough()
+
+    def when_grown(self, by_bytes: int, on_enough: Callable[[], None]) -> None:
+        """Call `on_enough` once, when this many more bytes have been appended."""
+        self.follow()
+        self._bytes_missing = by_bytes
+        self._on_enough = on_enough
+
+    def stop_waiting(self) -> None:
+        self._on_enough = None
+
+    def _refresh(self, position: Position) -> None:
+        """Find the partition again if it was missing, or was deleted since."""
+        held = position.partition
+        if isinstance(held, ApiError) or held.is_gone:
+            self._detach(position)
+            position.partition = self._resolve(position.key)
+            if self._is_following:
+                self._attach(position)
+
+    def collect(self, bytes_max: int, *, everything: bool) -> list[Found]:
+        """What there is now, at most `bytes_max` of it, but for a first batch that is larger.
+
+        Partitions with nothing new are left out unless `everything` is wanted.
+        """
+        found: list[Found] = []
+        left = bytes_max
+        has_records = False
+        for position in list(self._positions.values() if everything else self._ready):
+            self._refresh(position)
+            item = _look(position, left, must_fit=has_records)
+            if item.records is not None:
+                has_records = True
+                left -= item.size or position.bytes_max
+                # Others first next time, so that one busy partition cannot starve the rest.
+                self._ready.pop(position, None)
+                self._ready[position] = None
+            elif item.error is None and _is_at_end(position):
+                self._ready.pop(position, None)
+            if everything or _is_news(item):
+                found.append(item)
+        return found
+
+
+def _look(position: Position, bytes_left: int, *, must_fit: bool) -> Found:
+    partition = position.partition
+    if isinstance(partition, ApiError):
+        return Found(position, partition)
+    try:
+        log = partition.log
+        partition.check_leader_epoch(position.leader_epoch)
+        diverging = _diverging(position, log)
+        records = None
+        if diverging is None and (bytes_left > 0 or not must_fit):
+            allowed = min(position.bytes_max, bytes_left)
+            records = log.read(position.offset, allowed)
+            if must_fit and isinstance(records, FileSlice) and records.size > allowed:
+                records = None
+    except ApiError as error:
+        return Found(position, error)
+    return Found(position, None, log.high_watermark, log.log_start_offset, records, diverging)
+
+
+def _diverging(position: Position, log: PartitionLog) -> tuple[int, int] | None:
+    """Where the reader's log and ours part, if what it read last is not in ours."""
+    if position.last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = log.end_offset_for_epoch(position.last_fetched_epoch)
+    if epoch < position.last_fetched_epoch or end_offset < position.offset:
+        return epoch, end_offset
+    return None
+
+
+def _is_at_end(position: Position) -> bool:
+    partition = position.partition
+    return isinstance(partition, Partition) and partition.log.log_end_offset <= position.offset
+
+
+def _is_news(item: Found) -> bool:
+    position = item.position
+    return (
+        item.error is not None
+        or item.records is not None
+        or item.diverging is not None
+        or item.high_watermark != position.told_high_watermark
+        or item.log_start_offset != position.told_log_start
+    )
+
+
+async def warm(found: list[Found]) -> list[Found]:
+    """The same with every cold read done, in threads."""
+
+    async def one(item: Found) -> Found:
+        if not isinstance(item.records, ColdRead):
+            return item
+        try:
+            return item._replace(records=await asyncio.to_thread(item.records.run))
+        except ApiError as error:
+            return Found(item.position, error)
+
+    return list(await asyncio.gather(*(one(item) for item in found)))

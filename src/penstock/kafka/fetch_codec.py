@@ -1,0 +1,227 @@
+"""Fetch, versions 4 to 18, by hand: records leave as ranges of files.
+
+version 5    log start offset              version 12   flexible, last fetched epoch
+version 7    incremental sessions          version 13   topics by id
+version 9    current leader epoch          version 15   the replica id is a tagged field
+version 11   rack id, preferred replica
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.kafka.primitives import (
+    INT32,
+    Topic,
+    read_count,
+    read_string,
+    read_topic,
+    read_uvarint,
+    skip_tags,
+    write_count,
+    write_topic,
+    write_uvarint,
+)
+from penstock.log import FileSlice
+
+_WAIT_MIN_MAX_ISOLATION: Final = struct.Struct(">iiib")
+_SESSION: Final = struct.Struct(">ii")
+_HEAD: Final = struct.Struct(">ihi")  # throttle, error code, session id
+_REPLICA: Final = struct.Struct(">iq")
+_REPLICA_STATE_TAG: Final = 1
+
+# (fields of a requested partition, where each of them stands in FetchPartition)
+_PARTITION_4: Final = struct.Struct(">iqi")
+_PARTITION_5: Final = struct.Struct(">iqqi")
+_PARTITION_9: Final = struct.Struct(">iiqqi")
+_PARTITION_12: Final = struct.Struct(">iiqiqi")
+
+_DATA_4: Final = struct.Struct(">ihqq")
+_DATA_5: Final = struct.Struct(">ihqqq")
+_DIVERGING: Final = struct.Struct(">iq")
+
+Part = bytes | FileSlice
+
+
+class FetchPartition(NamedTuple):
+    partition: int
+    leader_epoch: int
+    offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    bytes_max: int
+
+
+class FetchRequest(NamedTuple):
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[Topic, list[FetchPartition]]]
+    forgotten: list[tuple[Topic, list[int]]]
+    rack_id: str
+
+
+class PartitionData(NamedTuple):
+    """One partition of the answer. `diverging` is (epoch, end offset) where the log parted ways."""
+
+    partition: int
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records: FileSlice | bytes | None = None
+    diverging: tuple[int, int] | None = None
+
+
+def decode_request(version: int, data: memoryview, position: int) -> FetchRequest:
+    flexible, by_id = version >= 12, version >= 13
+    replica_id = -1
+    if version <= 14:
+        replica_id = INT32.unpack_from(data, position)[0]
+        position += 4
+    max_wait_ms, min_bytes, max_bytes, isolation = _WAIT_MIN_MAX_ISOLATION.unpack_from(
+        data, position
+    )
+    position += 13
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _SESSION.unpack_from(data, position)
+        position += 8
+    count, position = read_count(data, position, flexible)
+    topics = []
+    for _ in range(count):
+        topic, position = read_topic(data, position, flexible, by_id)
+        partitions, position = _read_partitions(version, data, position, flexible)
+        topics.append((topic, partitions))
+    forgotten: list[tuple[Topic, list[int]]] = []
+    if version >= 7:
+        forgotten, position = _read_forgotten(data, position, flexible, by_id)
+    rack_id = ""
+    if version >= 11:
+        rack_id, position = read_string(data, position, flexible)
+    if flexible:
+        replica_id = _read_tags(data, position, replica_id if version <= 14 else None)
+    return FetchRequest(
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation,
+        session_id, session_epoch, topics, forgotten, rack_id,
+    )  # fmt: skip
+
+
+def _read_partitions(
+    version: int, data: memoryview, position: int, flexible: bool
+) -> tuple[list[FetchPartition], int]:
+    count, position = read_count(data, position, flexible)
+    partitions = []
+    for _ in range(count):
+        if version >= 12:
+            found = FetchPartition(*_PARTITION_12.unpack_from(data, position))
+            position = skip_tags(data, position + _PARTITION_12.size)
+        elif version >= 9:
+            index, epoch, offset, start, size = _PARTITION_9.unpack_from(data, position)
+            found = FetchPartition(index, epoch, offset, -1, start, size)
+            position += _PARTITION_9.size
+        elif version >= 5:
+            index, offset, start, size = _PARTITION_5.unpack_from(data, position)
+            found = FetchPartition(index, -1, offset, -1, start, size)
+            position += _PARTITION_5.size
+        else:
+            index, offset, size = _PARTITION_4.unpack_from(data, position)
+            found = FetchPartition(index, -1, offset, -1, -1, size)
+            position += _PARTITION_4.size
+        partitions.append(found)
+    if flexible:
+        position = skip_tags(data, position)
+    return partitions, position
+
+
+def _read_forgotten(
+    data: memoryview, position: int, flexible: bool, by_id: bool
+) -> tuple[list[tuple[Topic, list[int]]], int]:
+    count, position = read_count(data, position, flexible)
+    forgotten = []
+    for _ in range(count):
+        topic, position = read_topic(data, position, flexible, by_id)
+        partition_count, position = read_count(data, position, flexible)
+        end = position + 4 * partition_count
+        if end > len(data):
+            raise ValueError("the forgotten partitions end too early")
+        forgotten.append((topic, list(struct.unpack_from(f">{partition_count}i", data, position))))
+        position = skip_tags(data, end) if flexible else end
+    return forgotten, position
+
+
+def _read_tags(data: memoryview, position: int, replica_id: int | None) -> int:
+    """The replica id, which from version 15 on is in the tagged field `replica state`."""
+    count, position = read_uvarint(data, position)
+    found = -1 if replica_id is None else replica_id
+    for _ in range(count):
+        tag, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
+        if tag == _REPLICA_STATE_TAG and replica_id is None:
+            found = _REPLICA.unpack_from(data, position)[0]
+        position += size
+    if position > len(data):
+        raise IndexError("tagged fields end too early")
+    return found
+
+
+def encode_response(
+    version: int,
+    error_code: int,
+    session_id: int,
+    topics: Sequence[tuple[Topic, Sequence[PartitionData]]],
+) -> list[Part]:
+    """The answer as memory and file ranges in order; adjoining pieces of memory are joined."""
+    flexible = version >= 12
+    parts: list[Part] = []
+    head = _HEAD.pack(0, error_code, session_id) if version >= 7 else INT32.pack(0)
+    memory = [head, write_count(len(topics), flexible)]
+    for topic, partitions in topics:
+        memory.append(write_topic(topic, flexible))
+        memory.append(write_count(len(partitions), flexible))
+        for partition in partitions:
+            memory.append(_data_head(version, partition))
+            records = partition.records
+            if isinstance(records, FileSlice):
+                parts.append(b"".join(memory))
+                parts.append(records)
+                memory = []
+            elif records:
+                memory.append(records)
+            if flexible:
+                memory.append(_data_tags(partition))
+        if flexible:
+            memory.append(b"\x00")
+    if flexible:
+        memory.append(b"\x00")
+    parts.append(b"".join(memory))
+    return parts
+
+
+def _data_head(version: int, data: PartitionData) -> bytes:
+    """All of a partition's answer up to and with the length of its records."""
+    head = _DATA_5.pack(*data[:5]) if version >= 5 else _DATA_4.pack(*data[:4])
+    records = data.records
+    size = records.size if isinstance(records, FileSlice) else len(records or b"")
+    if version >= 12:
+        return head + b"\x00\xff\xff\xff\xff" + write_uvarint(size + 1)
+    if version >= 11:
+        return head + b"\xff\xff\xff\xff\xff\xff\xff\xff" + INT32.pack(size)
+    return head + b"\xff\xff\xff\xff" + INT32.pack(size)
+
+
+def _data_tags(data: PartitionData) -> bytes:
+    if data.diverging is None:
+        return b"\x00"
+    return (
+        b"\x01\x00"
+        + write_uvarint(_DIVERGING.size + 1)
+        + _DIVERGING.pack(*data.diverging)
+        + b"\x00"
+    )

@@ -1,0 +1,136 @@
+"""Produce: record batches in, offsets out. The broker's hottest path.
+
+An answer leaves when the promise of its `acks` is kept:
+
+    acks=0     there is no answer
+    acks=1     the batch is in the log file: it survives the death of the process
+    acks=all   the batch is on disk, too (with one replica): it survives the death of the machine
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ApiError, ErrorCode, ProtocolError
+from penstock.kafka.api import Answer, RawApi
+from penstock.kafka.primitives import Topic as TopicKey
+from penstock.kafka.produce_codec import (
+    PartitionRecords,
+    PartitionResult,
+    decode_request,
+    encode_response,
+    failed,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker import Broker
+    from penstock.broker.topics import Topic
+    from penstock.kafka.router import KafkaDoor
+    from penstock.log import PartitionLog
+
+Results = list[tuple[TopicKey, list[PartitionResult]]]
+Unsynced = list[tuple["PartitionLog", int, list[PartitionResult], int]]
+
+_REPLICAS = 1
+
+
+def answer(door: KafkaDoor, version: int, data: memoryview, position: int) -> Answer:
+    request = decode_request(version, data, position)
+    acks = request.acks
+    broker = door.broker
+    results: Results = []
+    unsynced: Unsynced = []
+    for key, partitions in request.topics:
+        topic = broker.topics.get(key) if isinstance(key, str) else broker.topics.get_by_id(key)
+        answers: list[PartitionResult] = []
+        results.append((key, answers))
+        for item in partitions:
+            try:
+                _check(request.transactional, acks, topic, key)
+                answers.append(_append(topic, item, acks, answers, unsynced))
+            except ApiError as error:
+                answers.append(failed(item.partition, error.code, error.message))
+    if acks == 0:
+        _close_on_error(results)
+        return None
+    if unsynced:
+        return _when_durable(broker, version, results, unsynced)
+    return encode_response(version, results)
+
+
+def _check(transactional: bool, acks: int, topic: Topic | None, key: TopicKey) -> None:
+    if topic is None:
+        if isinstance(key, str):
+            raise ApiError(ErrorCode.unknown_topic_or_partition, f"there is no topic {key!r}")
+        raise ApiError(ErrorCode.unknown_topic_id, f"there is no topic with id {key}")
+    if acks not in (-1, 0, 1):
+        raise ApiError(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {acks}")
+    if transactional:
+        raise ApiError(ErrorCode.invalid_request, "Penstock has no transactions yet")
+    if acks == -1 and topic.config.min_insync_replicas > _REPLICAS:
+        raise ApiError(
+            ErrorCode.not_enough_replicas,
+            f"min.insync.replicas is {topic.config.min_insync_replicas}, there is one replica",
+        )
+
+
+def _append(
+    topic: Topic | None,
+    item: PartitionRecords,
+    acks: int,
+    answers: list[PartitionResult],
+    unsynced: Unsynced,
+) -> PartitionResult:
+    assert topic is not None
+    if not 0 <= item.partition < len(topic.partitions):
+        raise ApiError(
+            ErrorCode.unknown_topic_or_partition,
+            f"there is no partition {topic.name}-{item.partition}",
+        )
+    if item.records is None:
+        raise ApiError(ErrorCode.invalid_record, "there are no records")
+    log = topic.partitions[item.partition].log
+    appended = log.append(item.records)
+    if acks == -1 or (acks and log.needs_sync_before_answer):
+        unsynced.append((log, appended.end_offset, answers, len(answers)))
+    return PartitionResult(
+        item.partition, 0, appended.base_offset, appended.append_time, log.log_start_offset
+    )
+
+
+def _close_on_error(results: Results) -> None:
+    """With acks=0 the only way to tell a producer is to hang up, as Kafka does."""
+    for key, answers in results:
+        for result in answers:
+            if result.error_code:
+                raise ProtocolError(
+                    f"a write to {key}-{result.partition} with acks=0 failed: {result.message}"
+                )
+
+
+def _when_durable(
+    broker: Broker, version: int, results: Results, unsynced: Unsynced
+) -> asyncio.Future[Any]:
+    """A promise of the answer, kept when every partition written to is on disk."""
+    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    missing = len(unsynced)
+
+    def synced(done: asyncio.Future[None], answers: list[PartitionResult], at: int) -> None:
+        nonlocal missing
+        missing -= 1
+        error = done.exception()
+        if error is not None:
+            code = error.code if isinstance(error, ApiError) else ErrorCode.kafka_storage_error
+            answers[at] = failed(answers[at].partition, code, str(error))
+        if missing == 0 and not answered.done():
+            answered.set_result(encode_response(version, results))
+
+    for log, end_offset, answers, at in unsynced:
+        future = broker.logs.group_commit.until_durable(log, end_offset)
+        future.add_done_callback(functools.partial(synced, answers=answers, at=at))
+    return answered
+
+
+API = RawApi("produce", answer)

@@ -1,0 +1,144 @@
+"""From a request's bytes to its answer: header, handler, and every error in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import struct
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+
+from penstock.broker import Broker
+from penstock.broker.topics import Partition
+from penstock.errors import ApiError, ErrorCode, ProtocolError
+from penstock.kafka.api import Answer, Api, ApiBase, RawApi, RequestContext
+from penstock.kafka.fetch_sessions import FetchSessions
+from penstock.kafka.handlers import REGISTRY
+from penstock.kafka.handlers.api_versions import unsupported_version_body
+from penstock.kafka.primitives import MALFORMED, skip_tags
+from penstock.kafka.primitives import Topic as TopicKey
+from penstock.metadata.errors import MetadataError
+
+logger = logging.getLogger(__name__)
+
+_HEADER: Final = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
+_API_VERSIONS: Final = 18
+
+HEADER_V0: Final = b""  # what stands between the correlation id and the body of a response
+HEADER_V1: Final = b"\x00"
+
+
+class KafkaDoor:
+    """The Kafka front door's own state, one for all its connections."""
+
+    def __init__(self, broker: Broker, registry: Mapping[int, ApiBase] = REGISTRY) -> None:
+        self.broker = broker
+        self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max)
+        self.routes = {
+            (key, version): (api, HEADER_V1 if _has_flexible_answer(api, version) else HEADER_V0)
+            for key, api in registry.items()
+            for version in api.versions
+        }
+
+    def resolve(self, key: tuple[TopicKey, int]) -> Partition | ApiError:
+        """The partition that a fetch names, or the error for it."""
+        name, index = key
+        if isinstance(name, str):
+            topic = self.broker.topics.get(name)
+            unknown = ErrorCode.unknown_topic_or_partition
+        else:
+            topic = self.broker.topics.get_by_id(name)
+            unknown = ErrorCode.unknown_topic_id
+        if topic is None:
+            return ApiError(unknown, f"there is no topic {name}")
+        if not 0 <= index < len(topic.partitions):
+            return ApiError(ErrorCode.unknown_topic_or_partition, f"no partition {name}-{index}")
+        return topic.partitions[index]
+
+    def dispatch(self, frame: memoryview, client_host: str) -> tuple[int, bytes, Answer]:
+        """Correlation id, rest of the response header, and answer to one request.
+
+        `ProtocolError` if the bytes are no request that can be answered. `frame` is not kept.
+        """
+        try:
+            key, version, correlation_id, client_id_size = _HEADER.unpack_from(frame, 0)
+            route = self.routes.get((key, version))
+            if route is None:
+                return correlation_id, HEADER_V0, _unknown(key, version)
+            api, response_header = route
+            body = 10 + max(client_id_size, 0)
+            if body > len(frame):
+                raise IndexError("the client id ends too early")
+            if api.is_flexible(version):
+                body = skip_tags(frame, body)
+            if type(api) is RawApi:
+                return correlation_id, response_header, api.answer(self, version, frame, body)
+        except MALFORMED as error:
+            raise ProtocolError(f"a malformed request: {error}") from error
+        assert isinstance(api, Api)
+        client_id = _client_id(frame, client_id_size)
+        context = RequestContext(api_version=version, client_id=client_id, client_host=client_host)
+        return correlation_id, response_header, self._answer(api, bytes(frame[body:]), context)
+
+    def _answer(self, api: Api[Any], body: bytes, context: RequestContext) -> Answer:
+        try:
+            request = api.decode(context.api_version, body)
+        except Exception as error:  # whatever a decoder makes of garbage
+            raise ProtocolError(
+                f"a malformed {api.name} request, version {context.api_version}: {error!r}"
+            ) from error
+        try:
+            response = api.handle(self.broker, request, context)
+        except Exception as error:
+            response = self._failed(api, request, error)
+        if inspect.iscoroutine(response):
+            return asyncio.ensure_future(self._finish(api, request, context, response))
+        return api.encode(context.api_version, response)
+
+    async def _finish(
+        self, api: Api[Any], request: Any, context: RequestContext, coming: Coroutine[Any, Any, Any]
+    ) -> bytes:
+        try:
+            response = await coming
+        except Exception as error:
+            response = self._failed(api, request, error)
+        return api.encode(context.api_version, response)
+
+    @staticmethod
+    def _failed(api: Api[Any], request: Any, error: Exception) -> Any:
+        """The answer that tells of an error; one we did not foresee is logged and told, too."""
+        if isinstance(error, ApiError):
+            code, message = error.code, error.message
+        elif isinstance(error, MetadataError):
+            code, message = ErrorCode.coordinator_not_available, str(error)
+            logger.error("the metadata store failed api=%s error=%s", api.name, error)
+        else:
+            code, message = (
+                ErrorCode.unknown_server_error,
+                "an unexpected error; see the broker's log",
+            )
+            logger.error("a handler failed api=%s", api.name, exc_info=error)
+        if api.on_error is None:
+            raise ProtocolError(f"{api.name} failed: {message}") from error
+        return api.on_error(request, code, message)
+
+
+def _has_flexible_answer(api: ApiBase, version: int) -> bool:
+    """ApiVersions is answered with the old header always: the client may not know the new one."""
+    return api.key != _API_VERSIONS and api.is_flexible(version)
+
+
+def _unknown(key: int, version: int) -> bytes:
+    if key == _API_VERSIONS:
+        return unsupported_version_body()
+    if key in REGISTRY:
+        versions = REGISTRY[key].versions
+        raise ProtocolError(
+            f"{REGISTRY[key].name} version {version} is not served: {versions[0]} to {versions[-1]} are"
+        )
+    raise ProtocolError(f"API key {key} is not served")
+
+
+def _client_id(frame: memoryview, size: int) -> str | None:
+    return None if size < 0 else str(frame[10 : 10 + size], "utf-8", "replace")
