@@ -1,0 +1,50 @@
+# Everything runs in .venv, which `make setup` creates and refreshes when pyproject.toml changes.
+PYTHON ?= python3
+PY := .venv/bin/python
+# Tests wait for sockets and disks more than they compute: one worker more than the two cores of CI.
+WORKERS ?= 3
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test lint format bench fuzz crash clean
+
+help: ## Show this list
+	@echo "Penstock: make <target> [ARGS='…']"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1m%-8s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.ready ## Create .venv with everything needed to run, test and develop
+
+.venv/.ready: pyproject.toml scripts/setup_venv.py
+	@$(PYTHON) scripts/setup_venv.py .venv
+	@touch $@
+
+demo: setup ## Start a broker, stream events through it and watch (20 seconds)
+	@$(PY) -m penstock demo $(ARGS)
+
+serve: setup ## Run a broker on 127.0.0.1:9092 with its data in ./data
+	@$(PY) -m penstock serve $(ARGS)
+
+test: lint ## Check format, lint and types, then run all tests in parallel
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+lint: setup ## Check format, lint and types
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+format: setup ## Format the code and mend what the linter can
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench: setup ## Measure Penstock and Apache Kafka side by side (long)
+	$(PY) -m bench $(ARGS)
+
+fuzz: setup ## Send a million random and mutated frames to a broker (long)
+	$(PY) -m tests.fuzz $(ARGS)
+
+crash: setup ## Kill a broker under load, again and again, and count records (long)
+	$(PY) -m tests.crash $(ARGS)
+
+clean: ## Remove .venv, caches and build output; ./data stays
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,63 @@
+"""Create a virtual environment with Penstock and its development tools: `setup_venv.py DIRECTORY`.
+
+Runs on any Python 3 that is there, to say clearly when it is too old. Shows one changing line on a
+terminal and a line per step elsewhere; pip's own words are shown only when it fails.
+"""
+
+import subprocess
+import sys
+import time
+import venv
+
+OLDEST = (3, 11)
+
+
+def main() -> int:
+    if sys.version_info < OLDEST:
+        print(
+            "Penstock needs Python {}.{} or newer; this is {}.{}. Try: make PYTHON=python3.12".format(
+                *OLDEST, *sys.version_info[:2]
+            ),
+            file=sys.stderr,
+        )
+        return 1
+    directory = sys.argv[1]
+    began = time.monotonic()
+    print(f"Setting up {directory} (once; about a minute) …", flush=True)
+    venv.create(directory, with_pip=True, clear=False, symlinks=True)
+    pip = [f"{directory}/bin/python", "-m", "pip", "install", "--disable-pip-version-check"]
+    failure = run([*pip, "-e", ".[dev]"])
+    if failure:
+        print(f"{failure}\nThe setup failed; pip's words are above.", file=sys.stderr)
+        return 1
+    print(f"{directory} is ready after {time.monotonic() - began:.0f} s.")
+    return 0
+
+
+def run(command: list[str]) -> str:
+    """Run pip, showing what it does; its whole output if it failed, else nothing."""
+    said = []
+    terminal = sys.stdout.isatty()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            words = line.split()
+            if words and words[0] in {"Collecting", "Building", "Installing"}:
+                show(" ".join(words[:2] if words[0] == "Collecting" else words[:3]), terminal)
+    if terminal:
+        print("\r\x1b[K", end="")
+    return "".join(said[-40:]) if process.returncode else ""
+
+
+def show(step: str, terminal: bool) -> None:
+    if terminal:
+        print(f"\r\x1b[K  {step}", end="", flush=True)
+    elif not step.startswith("Collecting"):
+        print(f"  {step}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
