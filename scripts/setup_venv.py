@@ -1,8 +1,11 @@
+# ruff: noqa: T201
 """Create a virtual environment with Penstock and its development tools: `setup_venv.py DIRECTORY`.
 
 Runs on any Python 3 that is there, to say clearly when it is too old. Shows one changing line on a
 terminal and a line per step elsewhere; pip's own words are shown only when it fails.
 """
+
+from __future__ import annotations
 
 import subprocess
 import sys
