@@ -1,0 +1,4 @@
+"""The benchmark: the same load on Penstock and on Apache Kafka, in one run.
+
+`python -m bench` from the repository root; `bench/README.md` says what is measured and how.
+"""

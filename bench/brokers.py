@@ -1,0 +1,180 @@
+"""The two brokers under test, each a child process on a free loopback port."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from bench import jars, processes
+from bench.wire import Connection, KafkaError
+
+READY_TIMEOUT_S = 120.0
+_JAVA_LOGGING = f"-Dlog4j2.configurationFile={jars.BENCH / 'log4j2.properties'}"
+# What bin/kafka-run-class.sh gives every JVM; bin/kafka-server-start.sh adds a heap of 1 GB.
+STOCK_JVM_FLAGS = (
+    *("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+    "-Djava.awt.headless=true",
+)
+
+
+class BrokerFailedError(Exception):
+    """A broker did not start, or ended by itself; carries the end of its log."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Broker:
+    """One broker with its own directory, which `remove` deletes.
+
+    `start` returns as soon as the process is spawned; `wait_ready` when a topic can be used.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.data_dir = directory / "data"
+        self.port = free_port()
+        self._log = directory / "broker.out"
+        self._child: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True)
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, "the broker is not running"
+        return self._child.pid
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        with self._log.open("ab") as output:
+            self._child = processes.spawn(self.command(), output)
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            try:
+                with self.connect() as connection:
+                    connection.create_topic("ready")
+                    return
+            except (OSError, KafkaError) as error:
+                self.check_alive()
+                if time.monotonic() > deadline:
+                    raise BrokerFailedError(f"{self.name}: {error}\n{self._log_tail()}") from error
+                time.sleep(0.002)
+
+    def check_alive(self) -> None:
+        if self._child is None or self._child.poll() is not None:
+            raise BrokerFailedError(f"{self.name} is not running\n{self._log_tail()}")
+
+    def connect(self, *, timeout_s: float = 60.0) -> Connection:
+        return Connection(self.port, timeout_s=timeout_s)
+
+    def stop(self) -> None:
+        if self._child is not None:
+            processes.stop(self._child)
+            self._child = None
+
+    def kill(self) -> None:
+        assert self._child is not None, "the broker is not running"
+        self._child.kill()
+        self._child.wait()
+        self._child = None
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
+
+
+class Penstock(Broker):
+    """`penstock serve` with its defaults."""
+
+    name = "penstock"
+
+    def command(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", "penstock", "serve"),
+            *("--data-dir", str(self.data_dir)),
+            *("--addr", f"127.0.0.1:{self.port}"),
+        ]
+
+
+class Kafka(Broker):
+    """Apache Kafka: KRaft, one combined node, default settings and heap.
+
+    The configuration holds only what one node must be told (roles, addresses, directory,
+    one replica for the internal topics), and that the files of a deleted topic go after half a
+    second and not after a minute: else the disk would fill, and the page cache that one round
+    leaves behind would differ between the brokers. Formatting the storage is a separate program and is
+    never part of a measured start-up.
+    """
+
+    name = "kafka"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._classpath = jars.classpath()
+        self._config = directory / "server.properties"
+        controller = free_port()
+        self._config.write_text(
+            f"""\
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+log.dirs={self.data_dir}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+log.segment.delete.delay.ms=500
+"""
+        )
+        self._format()
+
+    def _format(self) -> None:
+        done = subprocess.run(
+            [
+                *("java", "-Xmx256M", "-cp", self._classpath, _JAVA_LOGGING),
+                *("kafka.tools.StorageTool", "format", "--standalone"),
+                *("--cluster-id", "cGVuc3RvY2tiZW5jaG1hcg", "--config", str(self._config)),
+            ],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise BrokerFailedError(f"kafka: formatting failed\n{done.stdout}{done.stderr}")
+
+    def command(self) -> list[str]:
+        gc_log = f"-Xlog:gc*:file={self.directory / 'gc.log'}:time,tags:filecount=10,filesize=100M"
+        return [
+            *(
+                "java",
+                "-Xmx1G",
+                "-Xms1G",
+                *STOCK_JVM_FLAGS,
+                gc_log,
+                _JAVA_LOGGING,
+                "-cp",
+                self._classpath,
+            ),
+            *("kafka.Kafka", str(self._config)),
+        ]
+
+
+BROKERS: dict[str, type[Broker]] = {broker.name: broker for broker in (Penstock, Kafka)}

@@ -1,0 +1,62 @@
+"""Kafka's own load tools, `ProducerPerformance` and `ConsumerPerformance`, as second client.
+
+With the heap and flags of the stock scripts and the client's default settings. Rates are those
+that the tools print, without their warm-up records and without the time of joining a group.
+"""
+
+import re
+import subprocess
+
+from bench import jars
+from bench.brokers import STOCK_JVM_FLAGS, Broker
+
+_WARM_UP_SHARE = 4  # one record in four, at the start, is not counted
+_TIMEOUT_S = 300
+
+
+class JavaToolError(Exception):
+    """A tool failed, or did not move what it was asked to move."""
+
+
+def produce(broker: Broker, topic: str, *, messages: int, size: int, acks: str) -> float:
+    """Messages per second after the warm-up."""
+    output = _run(
+        "ProducerPerformance",
+        *("--bootstrap-server", f"127.0.0.1:{broker.port}", "--topic", topic),
+        *("--num-records", str(messages), "--warmup-records", str(messages // _WARM_UP_SHARE)),
+        *("--record-size", str(size), "--throughput", "-1"),
+        *("--command-property", f"acks={acks}"),
+    )
+    found = re.search(r"(\d+) steady state records sent, ([\d.]+) records/sec", output)
+    if found is None or int(found[1]) != messages - messages // _WARM_UP_SHARE:
+        raise JavaToolError(f"ProducerPerformance on {broker.name}:\n{output}")
+    return float(found[2])
+
+
+def consume(broker: Broker, topic: str, *, messages: int) -> float:
+    """Messages per second of fetching."""
+    output = _run(
+        "ConsumerPerformance",
+        *("--bootstrap-server", f"127.0.0.1:{broker.port}", "--topic", topic),
+        *("--num-records", str(messages), "--group", topic),
+    )
+    lines = [line.split(", ") for line in output.splitlines() if ", " in line]
+    columns = dict(zip(lines[0], lines[-1], strict=False)) if len(lines) > 1 else {}
+    if columns.get("data.consumed.in.nMsg") != str(messages):
+        raise JavaToolError(f"ConsumerPerformance on {broker.name}:\n{output}")
+    return float(columns["fetch.nMsg.sec"])
+
+
+def _run(tool: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [
+            *("java", "-Xmx512M", *STOCK_JVM_FLAGS, "-cp", jars.classpath()),
+            *(f"org.apache.kafka.tools.{tool}", *arguments),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        raise JavaToolError(f"{tool}:\n{done.stdout}{done.stderr}")
+    return done.stdout

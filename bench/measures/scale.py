@@ -1,0 +1,80 @@
+"""Many partitions, many connections, and the limit of the machine."""
+
+import resource
+import time
+from contextlib import ExitStack
+
+from bench import processes
+from bench.metrics import LIMIT, LIMIT_KEYS
+from bench.session import Session
+
+_PARTITIONS = 1_000
+_MESSAGES = 10_000_000
+_BATCH = 1_000
+_CONNECTIONS = 1_000
+_LIMIT_BYTES = 2 << 30
+
+
+def partitions(session: Session) -> None:
+    """librdkafka, acks=1, 100 B, batches of 1,000 messages that go round all partitions of the
+    topic, then everything is read back; once with 1 partition and once with 1,000, the same
+    client settings and the same batches. The figure is the ratio of the two rates in a round.
+    Kafka's own ratio stands beside it: a part of what is lost is lost in the client."""
+    messages = session.amount(_MESSAGES)
+    for order in session.rounds("1,000 partitions against 1"):
+        for name in order:
+            broker = session.pair(name)
+            rates: dict[int, tuple[float, float]] = {}
+            for count in (1, _PARTITIONS):
+                memory = messages * 110
+                with session.topic(broker, partitions=count, memory_bytes=memory) as topic:
+                    produced = session.rdkafka(
+                        *("produce", broker, topic),
+                        messages=messages,
+                        size=100,
+                        partitions=count,
+                        chunk=_BATCH,
+                        batch_messages=_BATCH,
+                    )
+                    consumed = session.rdkafka(
+                        "consume", broker, topic, messages=messages, partitions=count
+                    )
+                rates[count] = messages / produced["seconds"], messages / consumed["seconds"]
+                session.record(f"partitions_{count}_produce_rate", name, rates[count][0])
+                session.record(f"partitions_{count}_consume_rate", name, rates[count][1])
+            session.record("partitions_produce", name, rates[_PARTITIONS][0] / rates[1][0])
+            session.record("partitions_consume", name, rates[_PARTITIONS][1] / rates[1][1])
+
+
+def connections(session: Session) -> None:
+    """A freshly started broker; VmRSS before and after 1,000 connections, each of which has
+    asked for ApiVersions once and then stays silent."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
+    for order in session.rounds("1,000 idle connections"):
+        for name in order:
+            with session.alone(name) as broker, ExitStack() as open_connections:
+                broker.start()
+                broker.wait_ready()
+                time.sleep(1)
+                before, _ = processes.memory_mb(broker.pid)
+                for _ in range(_CONNECTIONS):
+                    open_connections.enter_context(broker.connect()).api_versions()
+                time.sleep(1)
+                after, _ = processes.memory_mb(broker.pid)
+                session.record("connections", name, after - before)
+
+
+def limit(session: Session) -> None:
+    """The simplest program that moves the bytes: a Python process receives 1 MiB frames from a
+    loopback socket (recv_into) and writes them to a file (write), 2 GiB, the sender a second
+    process; then the file goes back by sendfile. No protocol, no checksum, no index."""
+    total = session.amount(_LIMIT_BYTES)
+    session.stop_pair()
+    for _ in session.rounds("the machine's limit"):
+        processes.settle(total)
+        path = session.options.work_dir / "limit"
+        load = session.load("limit", "--file", path, "--bytes", total)
+        path.unlink()
+        for key in LIMIT_KEYS:
+            session.record(key, LIMIT, load[key])

@@ -1,0 +1,73 @@
+"""Child processes and what the kernel knows about them (Linux)."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User plus system time of a process, all its threads (also ended ones) included."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / _TICKS_PER_S
+
+
+def memory_mb(pid: int) -> tuple[float, float]:
+    """(VmRSS, RssAnon) in MB (10^6 bytes).
+
+    VmRSS also counts the pages of mapped files that happen to be in memory; RssAnon is what
+    the process itself needs.
+    """
+    fields = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    return _kib_to_mb(fields["VmRSS"]), _kib_to_mb(fields["RssAnon"])
+
+
+def _kib_to_mb(field: str) -> float:
+    return int(field.split()[0]) * 1024 / 1e6
+
+
+def spawn(command: list[str], output: IO[bytes] | int) -> subprocess.Popen[bytes]:
+    """Start a child that the kernel kills when this process dies, however it dies."""
+    guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+    return subprocess.Popen(
+        [*guard, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+    )
+
+
+def stop(child: subprocess.Popen[bytes], *, grace_s: float = 30.0) -> None:
+    """SIGTERM, then SIGKILL after the grace; the child is reaped on return."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+    child.wait()
+
+
+def settle(memory_bytes: int = 0) -> None:
+    """Bring the machine to rest before a load that is going to write `memory_bytes`.
+
+    What earlier rounds left dirty is written out, so that no round pays for another's bytes.
+    Then as much memory, and some more, is touched and freed again by a short-lived child: on a
+    virtual machine a page that the host has to supply first costs more than everything the
+    broker does with it, and whether a free page is such a page is a matter of luck.
+    """
+    os.sync()
+    if memory_bytes:
+        subprocess.run([sys.executable, "-c", _TOUCH, str(memory_bytes * 3 // 2)], check=True)
+
+
+_TOUCH = """
+import mmap, sys
+size = int(sys.argv[1])
+memory = memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+memory[::mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
+"""

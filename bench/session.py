@@ -1,0 +1,187 @@
+"""One benchmark run: its brokers, its rounds, its samples and its progress display."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress
+
+from bench import processes
+from bench.brokers import BROKERS, Broker
+
+_CHILD_TIMEOUT_S = 600
+
+
+class MeasurementError(Exception):
+    """A load tool failed, or what arrived is not what was sent. The run stops."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`scale` divides the amounts of a full run."""
+
+    brokers: tuple[str, ...]
+    rounds: int
+    scale: int
+    recovery_bytes: int
+    work_dir: Path
+
+
+@dataclass(slots=True)
+class Session:
+    """Holds everything that a measurement needs; `close` stops and removes all of it.
+
+    Both brokers of the pair stay up, warm, through the measurements that share them, and take
+    turns; the idle one costs next to nothing. What must be alone asks for `alone`.
+    """
+
+    options: Options
+    progress: Progress
+    # metric key -> broker or variant -> one value for each round
+    samples: dict[str, dict[str, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    _pair: dict[str, Broker] = field(default_factory=dict)
+    _names: int = 0
+
+    def record(self, key: str, broker: str, value: float) -> None:
+        self.samples[key][broker].append(value)
+
+    def amount(self, full: int) -> int:
+        return max(1, full // self.options.scale)
+
+    def rounds(self, title: str) -> Iterator[tuple[str, ...]]:
+        """The brokers in the order of each round, the first place alternating.
+
+        One turn of the progress bar for each round.
+        """
+        task = self.progress.add_task(title, total=self.options.rounds)
+        for number in range(self.options.rounds):
+            yield self.options.brokers if number % 2 == 0 else self.options.brokers[::-1]
+            self.progress.advance(task)
+
+    def new_name(self, prefix: str) -> str:
+        self._names += 1
+        return f"{prefix}-{self._names}"
+
+    # Brokers
+
+    def pair(self, name: str) -> Broker:
+        """The long-lived broker of that name; started when it is not up."""
+        if name not in self._pair:
+            broker = self._create(name)
+            self._pair[name] = broker
+            broker.start()
+            broker.wait_ready()
+            self._warm_up(broker)
+        return self._pair[name]
+
+    def _warm_up(self, broker: Broker) -> None:
+        """Every kind of load once, unrecorded, so that no round pays for a compiler."""
+        task = self.progress.add_task(f"warming up {broker.name}", total=4)
+        messages = self.amount(10_000_000)
+        with self.topic(broker, memory_bytes=messages * 110) as topic:
+            self.rdkafka("produce", broker, topic, messages=messages, size=100)
+            self.progress.advance(task)
+            self.rdkafka("consume", broker, topic, messages=messages)
+            self.progress.advance(task)
+        with self.topic(broker) as topic:
+            self.rdkafka("latency", broker, topic, messages=100_000, size=100, rate=20_000)
+            self.progress.advance(task)
+        with self.topic(broker) as topic:
+            self.load("synchronous", "--port", broker.port, "--topic", topic, "--count", 10_000)
+            self.progress.advance(task)
+
+    def stop_pair(self) -> None:
+        while self._pair:
+            self._pair.popitem()[1].remove()
+
+    @contextmanager
+    def alone(self, name: str) -> Iterator[Broker]:
+        """A broker that is not started yet, with the pair stopped; removed at the end."""
+        self.stop_pair()
+        broker = self._create(name)
+        try:
+            yield broker
+        finally:
+            broker.remove()
+
+    def _create(self, name: str) -> Broker:
+        return BROKERS[name](self.options.work_dir / self.new_name(name))
+
+    def close(self) -> None:
+        self.stop_pair()
+        shutil.rmtree(self.options.work_dir, ignore_errors=True)
+
+    # Topics and loads
+
+    @contextmanager
+    def topic(
+        self,
+        broker: Broker,
+        *,
+        partitions: int = 1,
+        settings: Mapping[str, str] | None = None,
+        memory_bytes: int = 0,
+    ) -> Iterator[str]:
+        """A fresh topic on a machine at rest; its data is gone from the disk at the end.
+
+        `memory_bytes` is what the load is going to write (see `processes.warm_memory`).
+        """
+        name = self.new_name("bench")
+        with broker.connect() as connection:
+            connection.create_topic(name, partitions, settings)
+        processes.settle(memory_bytes)
+        yield name
+        with broker.connect() as connection:
+            connection.delete_topic(name)
+        deadline = time.monotonic() + 60
+        while any(broker.data_dir.glob(f"{name}*")):
+            if time.monotonic() > deadline:
+                raise MeasurementError(f"{broker.name} keeps the data of the deleted {name}")
+            time.sleep(0.01)
+
+    def verify(self, broker: Broker, topic: str, expected: int, partitions: int = 1) -> None:
+        """Fail unless the broker holds exactly what was sent."""
+        with broker.connect() as connection:
+            held = connection.record_count(topic, partitions)
+        if held != expected:
+            raise MeasurementError(f"{broker.name} holds {held} messages; {expected} were sent")
+
+    def load(self, module: str, *arguments: object) -> dict[str, Any]:
+        """Run a load tool of this package as its own process and read its JSON."""
+        done = subprocess.run(
+            [sys.executable, "-m", f"bench.{module}", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=_CHILD_TIMEOUT_S,
+        )
+        if done.returncode != 0:
+            raise MeasurementError(f"bench.{module} {arguments}:\n{done.stderr}")
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def rdkafka(
+        self, command: str, broker: Broker, topic: str, **options: object
+    ) -> dict[str, Any]:
+        """Run the librdkafka tool: `rdkafka("produce", broker, topic, messages=…, size=…)`."""
+        arguments: list[object] = [command, "--bootstrap", f"127.0.0.1:{broker.port}"]
+        arguments += ["--broker-pid", broker.pid, "--topic", topic]
+        for key, value in options.items():
+            arguments += ["--" + key.replace("_", "-"), value]
+        result = self.load("rdkafka", *arguments)
+        if result["messages"] != options["messages"]:
+            raise MeasurementError(f"{command}: {result} but {options['messages']} were asked")
+        if command != "consume":
+            partitions = options.get("partitions", 1)
+            assert isinstance(partitions, int)
+            self.verify(broker, topic, result["messages"], partitions)
+        return result
