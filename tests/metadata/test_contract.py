@@ -301,6 +301,15 @@ class TestWatching:
         await store.put("k", b"late")
         assert [event.value for event in await read(watch, 2)] == [b"early", b"late"]
 
+    async def test_a_new_store_can_be_watched_from_its_beginning(
+        self, store: MetadataStore, read: Reader
+    ) -> None:
+        watches = [store.watch("k", 1)]
+        await store.put("k", b"first")
+        watches.append(store.watch("k", 1))
+        for watch in watches:
+            assert [event.value for event in await read(watch, 1)] == [b"first"]
+
     async def test_only_the_prefix_is_seen(self, store: MetadataStore, read: Reader) -> None:
         watch = store.watch("a/", await revision(store) + 1)
         for key in ("a", "a0", "b/1", "a/in", "ab", "a/end"):

@@ -55,11 +55,12 @@ class GatedFile(SqliteFile):
         super().__init__(path)
         self.gate = threading.Event()
         self.gate.set()
-        self.arrived = threading.Semaphore(0)
+        self.arrived = threading.Semaphore(0)  # a write waits at the closed gate
 
     def write(self, *args: Any, **kwargs: Any) -> None:
-        self.arrived.release()
-        assert self.gate.wait(20)
+        if not self.gate.is_set():
+            self.arrived.release()
+            assert self.gate.wait(20)
         super().write(*args, **kwargs)
 
 
@@ -206,6 +207,50 @@ class TestGroupCommit:
             assert await store.put("l", b"") == 3
             assert await keys(store) == ["k", "l"]
 
+    async def test_what_waits_for_the_disk_is_bounded(self, path: Path) -> None:
+        store, file = await open_with(path, GatedFile)
+        async with store:
+            file.gate.clear()
+            first = asyncio.create_task(store.put("first", b""))
+            await asyncio.to_thread(file.arrived.acquire)
+            value = bytes(1_000_000)
+            many = [asyncio.create_task(store.put(f"k{n}", value)) for n in range(150)]
+            await asyncio.sleep(0)
+            refused = [task for task in many if task.done()]
+            assert 0 < len(refused) < 50
+            for task in refused:
+                assert isinstance(task.exception(), StoreUnavailable)
+            for task in many:
+                task.cancel()
+            file.gate.set()
+            await first
+            await store.put("later", value)
+            assert await keys(store) == ["first", "later"]
+
+    async def test_a_key_detached_in_the_group_that_ends_its_lease_is_spared(
+        self, path: Path
+    ) -> None:
+        store, file = await open_with(path, GatedFile)
+        async with store:
+            lease = await store.lease(60)
+            for key in ("plain", "deleted", "leased"):
+                await store.put(key, b"", lease=lease)
+            file.gate.clear()
+            groups = store.groups_written
+            first = asyncio.create_task(store.put("first", b""))
+            await asyncio.to_thread(file.arrived.acquire)
+            detach = Transaction(
+                puts=(Put(key="plain", value=b""),), deletes=(Delete(key="deleted"),)
+            )
+            detaching = asyncio.create_task(store.commit(detach))
+            await asyncio.sleep(0)
+            revoking = asyncio.create_task(lease.revoke())
+            await asyncio.sleep(0)
+            file.gate.set()
+            await asyncio.gather(first, detaching, revoking)
+            assert store.groups_written == groups + 2
+            assert await keys(store) == ["first", "plain"]
+
 
 class TestNothingIsShownBeforeItIsDurable:
     async def test_reads_watches_and_rejections_wait_for_the_sync(
@@ -316,6 +361,14 @@ class TestOpening:
             connection.execute("PRAGMA user_version = 2")
         connection.close()
         with pytest.raises(StoreCorrupt, match="format 2"):
+            await SqliteStore.open(path)
+
+    async def test_a_revision_that_fails_its_checksum_is_refused(self, path: Path) -> None:
+        await self._fill(path)
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE store SET revision = revision + 1")
+        connection.close()
+        with pytest.raises(StoreCorrupt, match="its revision cannot be read"):
             await SqliteStore.open(path)
 
     async def test_a_truncated_file_is_refused(self, path: Path) -> None:

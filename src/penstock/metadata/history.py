@@ -10,6 +10,7 @@ from itertools import count
 from weakref import WeakValueDictionary
 
 from penstock.metadata.errors import Compacted, StoreClosed
+from penstock.metadata.keyspace import EMPTY_REVISION
 from penstock.metadata.store import Event
 
 __all__ = ["HISTORY_EVENTS_MAX", "History", "HistoryWatch"]
@@ -32,6 +33,9 @@ class History:
         self._event_count = 0
         self._oldest = revision + 1
         self._revision = revision
+        if revision == EMPTY_REVISION:  # nothing came before, so nothing is missing
+            self._oldest = revision
+            self._changes[revision] = ()
         self._watch_ids = count()
         # Weak, so that a watch nobody holds costs nothing; keyed, so that they wake in a fixed order.
         self._watches: WeakValueDictionary[int, HistoryWatch] = WeakValueDictionary()
@@ -64,7 +68,8 @@ class History:
             watch.fail(Compacted(self._oldest))
             return watch
         for revision in range(from_revision, self._revision + 1):
-            watch.feed(self._changes[revision])
+            if events := self._changes[revision]:
+                watch.feed(events)
         self._watches[next(self._watch_ids)] = watch
         return watch
 

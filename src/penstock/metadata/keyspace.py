@@ -18,6 +18,7 @@ from penstock.metadata.sorted_keys import SortedKeys
 from penstock.metadata.store import (
     CommitResult,
     Committed,
+    Delete,
     Entry,
     Event,
     Mismatch,
@@ -136,8 +137,7 @@ class Draft:
             self._write(put.key, entry)
             written.append((put.key, put.value))
         for delete in transaction.deletes:
-            doomed = list(self._existing(delete.key)) if delete.prefix else [delete.key]
-            written += self._delete(doomed)
+            written += self._delete(self._covered(delete) if delete.prefix else [delete.key])
         return self._finish(written)
 
     def end_lease(self, lease_id: int) -> Committed:
@@ -150,17 +150,14 @@ class Draft:
                 doomed.append(key)
         return self._finish(self._delete(doomed))
 
-    def _existing(self, prefix: str) -> Iterator[str]:
-        for key in self._space.keys(prefix):
-            if key not in self._writes:
-                yield key
+    def _covered(self, delete: Delete) -> list[str]:
+        """The keys a delete by prefix may mean: some may be gone already, some are named twice."""
         if self._keys is None:
             self._keys = SortedKeys(self._writes)
-        for key in self._keys.prefix(prefix):
-            if self._writes[key] is not None:
-                yield key
+        return [*self._space.keys(delete.key), *self._keys.prefix(delete.key)]
 
     def _delete(self, keys: Iterable[str]) -> list[tuple[str, bytes | None]]:
+        """Delete those of `keys` that exist, and say which."""
         deleted: list[tuple[str, bytes | None]] = []
         for key in keys:
             if self.get(key) is not None:

@@ -42,14 +42,12 @@ class SortedKeys:
             if chunk[position] == key:
                 return
             chunk.insert(position, key)
+        self._lasts[at] = chunk[-1]
         if len(chunk) > self._chunk_keys_max:
             half = len(chunk) // 2
             self._chunks.insert(at + 1, chunk[half:])
             del chunk[half:]
             self._lasts.insert(at, chunk[-1])
-            self._lasts[at + 1] = self._chunks[at + 1][-1]
-        else:
-            self._lasts[at] = chunk[-1]
 
     def discard(self, key: str) -> None:
         """Remove `key`; nothing happens if it is not there."""
