@@ -45,16 +45,10 @@ class World:
             self.store = await SqliteStore.open(os.path.join(self.logs.own_directory, "db"))
         else:
             self.store = self._memory
-        self.catalog = TopicCatalog(self.store, self.logs, self.config, BROKER_ID)
+        info = BrokerInfo(id=BROKER_ID, host="broker.example", port=9092, rack="r1")
+        self.broker = Broker(self.config, info, "cluster", self.store, self.logs, self.clock)
+        self.catalog = self.broker.topics
         await self.catalog.load()
-        self.broker = Broker.__new__(Broker)
-        self.broker.config = self.config
-        self.broker.info = BrokerInfo(id=BROKER_ID, host="broker.example", port=9092, rack="r1")
-        self.broker.cluster_id = "cluster"
-        self.broker.clock = self.clock
-        self.broker.store = self.store
-        self.broker.logs = self.logs
-        self.broker.topics = self.catalog
 
     async def stop(self) -> None:
         await self.catalog.close()

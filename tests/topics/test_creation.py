@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tests.topics.conftest import World
 
 
-def codes(results: list[Topic | BaseException]) -> list[ErrorCode]:
+def codes(results: Iterable[Topic | BaseException]) -> list[ErrorCode]:
     return [result.code for result in results if isinstance(result, ApiError)]
 
 
