@@ -285,11 +285,10 @@ class PartitionLog:
 
     @staticmethod
     def _is_warm(segment: Segment, found: FileSlice) -> bool:
-        if segment.is_active and found.position + _WARM_TAIL_BYTES > segment.size:
-            return True
         if not segment.is_verified(found.position, found.position + found.size):
             return False
-        return found.is_cached()
+        is_recent = segment.is_active and found.position + _WARM_TAIL_BYTES > segment.size
+        return is_recent or found.is_cached()
 
     def _segment_index(self, offset: int) -> int:
         segments = self._segments
@@ -446,10 +445,11 @@ class PartitionLog:
         """Called once the plan has run without error."""
         self._saved = plan.position
 
-    def close(self) -> None:
+    def close(self, *, force_checkpoint: bool = False) -> None:
         """Sync everything and write the recovery point at the end of the log. Blocks."""
         end = self._position()
-        if self.failure is None and not (self._saved == end == self._durable):
+        is_done = self._saved == end == self._durable and not force_checkpoint
+        if self.failure is None and not is_done:
             sync = self.begin_sync()
             sync.run()
             self.finish_sync(sync)

@@ -82,6 +82,7 @@ def rebuild_indexes(segment: Segment, index_interval: int) -> None:
         if isinstance(found, Damage):
             raise CorruptLogError(segment.path, found.position, found.reason)
         segment.note(found.header, found.header.base_offset, found.position, index_interval)
+    segment.mark_verified(0, segment.size)
     segment.seal()
 
 

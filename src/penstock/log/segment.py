@@ -87,6 +87,7 @@ class Segment:
     __slots__ = (
         "_bytes_since_index",
         "_file",
+        "_live_from",
         "_open_files",
         "_read_ends",
         "_verified",
@@ -119,6 +120,7 @@ class Segment:
         self.indexes_checked = False
         self._read_ends: dict[int, int] = {}  # offset -> position where recent reads ended
         self._verified: list[tuple[int, int]] = []  # byte ranges whose CRCs were seen to hold
+        self._live_from = size  # bytes from here on were appended since the start
 
     @property
     def file(self) -> LogFile:
@@ -199,7 +201,6 @@ class Segment:
             self._index_time()
         self.index.flush()
         self.time_index.flush()
-        self.mark_verified(0, self.size)
         self.indexes_checked = True
         self.is_active = False
         self._open_files.touch(self)
@@ -279,7 +280,9 @@ class Segment:
         ends[end_offset] = self.size
 
     def is_verified(self, start: int, end: int) -> bool:
-        return self.is_active or any(low <= start and end <= high for low, high in self._verified)
+        """Whether these bytes were written, or checked against their CRCs, since the start."""
+        end = min(end, self._live_from)
+        return start >= end or any(low <= start and end <= high for low, high in self._verified)
 
     def mark_verified(self, start: int, end: int) -> None:
         """Note that the batches in these bytes were checked against their CRCs."""
@@ -295,6 +298,7 @@ class Segment:
         """Cut the file to `size` bytes, the end of a batch."""
         os.truncate(self.path, size)
         self.size = size
+        self._live_from = min(self._live_from, size)
         self.index.truncate(size - 1)
         self._read_ends.clear()
 
