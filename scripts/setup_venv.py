@@ -1,8 +1,8 @@
 # ruff: noqa: T201
 """Create a virtual environment with Penstock and its development tools: `setup_venv.py DIRECTORY`.
 
-Runs on any Python 3 that is there, to say clearly when it is too old. Shows one changing line on a
-terminal and a line per step elsewhere; pip's own words are shown only when it fails.
+Runs on any Python 3 that is there, to say clearly when it is too old. Shows what it does
+in one changing line on a terminal; pip's own words are shown only when it fails.
 """
 
 from __future__ import annotations
@@ -48,18 +48,12 @@ def run(command: list[str]) -> str:
         for line in process.stdout:
             said.append(line)
             words = line.split()
-            if words and words[0] in {"Collecting", "Building", "Installing"}:
-                show(" ".join(words[:2] if words[0] == "Collecting" else words[:3]), terminal)
+            if terminal and words and words[0] in {"Collecting", "Building", "Installing"}:
+                step = " ".join(words[: 2 if words[0] == "Collecting" else 3]).rstrip(":")
+                print(f"\r\x1b[K  {step}", end="", flush=True)
     if terminal:
         print("\r\x1b[K", end="")
     return "".join(said[-40:]) if process.returncode else ""
-
-
-def show(step: str, terminal: bool) -> None:
-    if terminal:
-        print(f"\r\x1b[K  {step}", end="", flush=True)
-    elif not step.startswith("Collecting"):
-        print(f"  {step}", flush=True)
 
 
 if __name__ == "__main__":

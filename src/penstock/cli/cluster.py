@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from penstock.cli.adminapi import AdminClient, TopicMetadata
 
 CONNECT_TIMEOUT_S: Final = 3.0
-REQUEST_TIMEOUT_S: Final = 8.0
+CONTACT_TIMEOUT_S: Final = 4.0
+REQUEST_TIMEOUT_S: Final = 15.0
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -45,9 +46,17 @@ class Cluster:
         return cluster
 
     def admin(self) -> AdminClient:
+        """An admin client that has already had an answer from the cluster, soon or not at all."""
+        from confluent_kafka import KafkaException
+
         from penstock.cli.adminapi import AdminClient
 
-        return AdminClient(self._settings())
+        admin = AdminClient(self._settings())
+        try:
+            admin.list_topics(timeout=CONTACT_TIMEOUT_S)
+        except KafkaException as error:
+            raise self.explain(error.args[0]) from error
+        return admin
 
     def producer(self, **settings: Any) -> Producer:
         from confluent_kafka import Producer
@@ -59,16 +68,16 @@ class Cluster:
 
         return Consumer(self._settings(settings))
 
-    def topics(self, admin: AdminClient | None = None) -> dict[str, TopicMetadata]:
+    def topics(self, admin: AdminClient) -> dict[str, TopicMetadata]:
         """Every topic. Asking for all of them never creates one, unlike asking for one by name."""
         from confluent_kafka import KafkaException
 
         try:
-            return (admin or self.admin()).list_topics(timeout=REQUEST_TIMEOUT_S).topics
+            return admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
         except KafkaException as error:
             raise self.explain(error.args[0]) from error
 
-    def topic(self, name: str, admin: AdminClient | None = None) -> TopicMetadata:
+    def topic(self, name: str, admin: AdminClient) -> TopicMetadata:
         """One topic that is there, or a `CommandError`."""
         found = self.topics(admin).get(name)
         if found is None:
