@@ -70,7 +70,6 @@ class ConfigChange:
 # The broker settings that give a topic setting its default, by the names Kafka has for them.
 BROKER_NAMES: Final[Mapping[str, str]] = {
     "cleanup.policy": "log.cleanup.policy",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
     "flush.messages": "log.flush.interval.messages",
     "flush.ms": "log.flush.interval.ms",
     "index.interval.bytes": "log.index.interval.bytes",

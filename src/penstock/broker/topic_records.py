@@ -16,7 +16,7 @@ from penstock.settings import TopicConfig
 
 logger = logging.getLogger(__name__)
 
-_OPEN_AT_ONCE: Final = 16  # logs opened before others on the event loop get a turn
+_OPEN_AT_ONCE: Final = 4  # logs opened before others on the event loop get a turn
 
 
 class Partition:
