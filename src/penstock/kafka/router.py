@@ -7,7 +7,7 @@ import inspect
 import logging
 import struct
 from collections.abc import Coroutine, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.broker import Broker
 from penstock.broker.topics import Partition
@@ -29,17 +29,22 @@ HEADER_V0: Final = b""  # what stands between the correlation id and the body of
 HEADER_V1: Final = b"\x00"
 
 
+class Route(NamedTuple):
+    """Where a version of an API goes, and what its headers look like."""
+
+    api: ApiBase
+    is_flexible: bool
+    response_header: bytes
+
+
 class KafkaDoor:
     """The Kafka front door's own state, one for all its connections."""
 
     def __init__(self, broker: Broker, registry: Mapping[int, ApiBase] = REGISTRY) -> None:
         self.broker = broker
         self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max)
-        self.routes = {
-            (key, version): (api, HEADER_V1 if _has_flexible_answer(api, version) else HEADER_V0)
-            for key, api in registry.items()
-            for version in api.versions
-        }
+        self._registry = registry
+        self._routes: dict[tuple[int, int], Route] = {}  # filled as they are asked for
 
     def resolve(self, key: tuple[TopicKey, int]) -> Partition | ApiError:
         """The partition that a fetch names, or the error for it."""
@@ -63,14 +68,14 @@ class KafkaDoor:
         """
         try:
             key, version, correlation_id, client_id_size = _HEADER.unpack_from(frame, 0)
-            route = self.routes.get((key, version))
+            route = self._routes.get((key, version)) or self._find_route(key, version)
             if route is None:
-                return correlation_id, HEADER_V0, _unknown(key, version)
-            api, response_header = route
+                return correlation_id, HEADER_V0, unsupported_version_body()
+            api, is_flexible, response_header = route
             body = 10 + max(client_id_size, 0)
             if body > len(frame):
                 raise IndexError("the client id ends too early")
-            if api.is_flexible(version):
+            if is_flexible:
                 body = skip_tags(frame, body)
             if type(api) is RawApi:
                 return correlation_id, response_header, api.answer(self, version, frame, body)
@@ -80,6 +85,28 @@ class KafkaDoor:
         client_id = _client_id(frame, client_id_size)
         context = RequestContext(api_version=version, client_id=client_id, client_host=client_host)
         return correlation_id, response_header, self._answer(api, bytes(frame[body:]), context)
+
+    def _find_route(self, key: int, version: int) -> Route | None:
+        """The handler for a version not asked for before; None for an ApiVersions we do not know.
+
+        Made on first use: loading the schemas of every version would take most of a start.
+        """
+        api = self._registry.get(key)
+        if api is None:
+            raise ProtocolError(f"API key {key} is not served")
+        if version not in api.versions:
+            if key == _API_VERSIONS:
+                return None
+            first, last = api.versions[0], api.versions[-1]
+            raise ProtocolError(
+                f"{api.name} version {version} is not served: {first} to {last} are"
+            )
+        is_flexible = api.is_flexible(version)
+        # ApiVersions is answered with the old header always: the client may not know the new one.
+        has_new_header = is_flexible and key != _API_VERSIONS
+        route = Route(api, is_flexible, HEADER_V1 if has_new_header else HEADER_V0)
+        self._routes[key, version] = route
+        return route
 
     def _answer(self, api: Api[Any], body: bytes, context: RequestContext) -> Answer:
         try:
@@ -122,22 +149,6 @@ class KafkaDoor:
         if api.on_error is None:
             raise ProtocolError(f"{api.name} failed: {message}") from error
         return api.on_error(request, code, message)
-
-
-def _has_flexible_answer(api: ApiBase, version: int) -> bool:
-    """ApiVersions is answered with the old header always: the client may not know the new one."""
-    return api.key != _API_VERSIONS and api.is_flexible(version)
-
-
-def _unknown(key: int, version: int) -> bytes:
-    if key == _API_VERSIONS:
-        return unsupported_version_body()
-    if key in REGISTRY:
-        versions = REGISTRY[key].versions
-        raise ProtocolError(
-            f"{REGISTRY[key].name} version {version} is not served: {versions[0]} to {versions[-1]} are"
-        )
-    raise ProtocolError(f"API key {key} is not served")
 
 
 def _client_id(frame: memoryview, size: int) -> str | None:
