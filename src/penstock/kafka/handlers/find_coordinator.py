@@ -70,9 +70,11 @@ def _find(broker: Broker, key: str, key_type: int) -> Coordinator:
     if key_type != GROUP:
         kinds = {TRANSACTION: "transactions", SHARE: "share groups"}
         kind = kinds.get(key_type, f"coordinators of type {key_type}")
+        # librdkafka retries anything but this one for ever before it lets its user know.
+        refusals = {TRANSACTION: ErrorCode.transactional_id_authorization_failed}
         return Coordinator(
             key=key,
-            error_code=ErrorCode.invalid_request,
+            error_code=refusals.get(key_type, ErrorCode.invalid_request),
             error_message=f"Penstock has no {kind} yet",
         )
     if not key:
