@@ -14,7 +14,7 @@ def describe_machine(work_dir: Path) -> dict[str, str]:
     cpu = _field(Path("/proc/cpuinfo"), "model name")
     memory_kib = int(_field(Path("/proc/meminfo"), "MemTotal").split()[0])
     file_system = subprocess.run(
-        ["stat", "--file-system", "--format", "%T", str(work_dir)],
+        ["df", "--output=fstype", str(work_dir)],
         capture_output=True,
         text=True,
         check=True,
@@ -24,7 +24,7 @@ def describe_machine(work_dir: Path) -> dict[str, str]:
         "CPU": cpu,
         "memory": f"{memory_kib / 2**20:.0f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
-        "file system of the data": file_system.stdout.strip(),
+        "file system of the data": file_system.stdout.split()[-1],
     }
 
 

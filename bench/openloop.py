@@ -6,8 +6,9 @@ the broker (or of the generator) is counted for each message that it delays, and
 `sender_lag_us` says how late the generator itself was.
 
 librdkafka with linger 0 on one partition. Two threads: one sends what is due (then sleeps at
-least `_TICK_S`), one waits for delivery reports. Reports of one partition come in the order of
-sending, which is checked, so each event of n reports stands for the next n messages.
+least `_TICK_S`), one waits for delivery reports. One event reports the n messages of one batch,
+which are consecutive, so only its first message is looked at; that the events together report
+every message exactly once is checked at the end.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from bench.librdkafka import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_TICK_S = 0.000_1
+_TICK_S = 0.000_05
 _BATCH = 10_000
 _SILENCE_S = 30.0
 _WARM_UP = 0.2  # of the messages, at the start, not counted
@@ -52,12 +53,11 @@ class Latency:
 
 
 class Reports(threading.Thread):
-    """Collects (time, count) for each delivery event until `expected` messages are reported."""
+    """Collects delivery events until `expected` messages are reported, or there is a problem."""
 
     def __init__(self, client: Client, expected: int) -> None:
         super().__init__(daemon=True)
-        self.times_ns: list[int] = []
-        self.counts: list[int] = []
+        self.events: list[tuple[int, int, int]] = []  # first message, messages, time in ns
         self.problem: str | None = None
         self._client = client
         self._expected = expected
@@ -68,13 +68,13 @@ class Reports(threading.Thread):
             event = lib.rd_kafka_queue_poll(self._client.events, 100)
             now_ns = time.monotonic_ns()
             if event:
-                done += self._take(event, now_ns, done)
+                done += self._take(event, now_ns)
                 lib.rd_kafka_event_destroy(event)
                 quiet_since = time.monotonic()
             elif time.monotonic() - quiet_since > _SILENCE_S:
                 self.problem = f"{done} of {self._expected} reports, then silence"
 
-    def _take(self, event: int, now_ns: int, done: int) -> int:
+    def _take(self, event: int, now_ns: int) -> int:
         kind = lib.rd_kafka_event_type(event)
         if kind == EVENT_ERROR:
             self.problem = lib.rd_kafka_event_error_string(event).decode()
@@ -84,11 +84,19 @@ class Reports(threading.Thread):
         first = lib.rd_kafka_event_message_next(event).contents
         if first.err:
             self.problem = f"not delivered: {describe(first.err)}"
-        elif first.opaque != done + 1:
-            self.problem = f"report of message {first.opaque} where {done + 1} was due"
-        self.times_ns.append(now_ns)
-        self.counts.append(count)
+        self.events.append((first.opaque - 1, count, now_ns))
         return count
+
+    def times_ns(self) -> "NDArray[np.int64]":
+        """When each message was reported."""
+        if self.problem is not None:
+            raise RdKafkaError(self.problem)
+        times = np.zeros(self._expected, dtype=np.int64)
+        for first, count, now_ns in self.events:
+            times[first : first + count] = now_ns
+        if not times.all():
+            raise RdKafkaError("some messages were reported twice, others never")
+        return times
 
 
 def run(arguments: argparse.Namespace) -> Latency:
@@ -107,14 +115,12 @@ def run(arguments: argparse.Namespace) -> Latency:
     reports.start()
     intended_ns, sent_ns = _send(client, arguments, reports)
     reports.join()
-    if reports.problem is not None:
-        raise RdKafkaError(reports.problem)
+    latency_us = (reports.times_ns() - intended_ns) / 1_000
     client.close()
-    reported_ns = np.repeat(np.array(reports.times_ns), np.array(reports.counts))
     counted = slice(int(arguments.messages * _WARM_UP), None)
-    p50, p99, p999 = np.percentile((reported_ns - intended_ns)[counted] / 1_000, [50, 99, 99.9])
+    p50, p99, p999 = np.percentile(latency_us[counted], [50, 99, 99.9])
     return Latency(
-        messages=len(reported_ns),
+        messages=arguments.messages,
         p50_us=float(p50),
         p99_us=float(p99),
         p999_us=float(p999),

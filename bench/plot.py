@@ -72,7 +72,7 @@ def _draw(
     colours = [_MET if row.met else _MISSED for row in rows]
     # Bars start at 1, where both brokers are equal, and grow to the side that is ahead.
     axis.barh(places, [value - 1 for value in values], left=1, color=colours, height=0.6)
-    for place, value, bar, label in zip(places, values, bars, labels, strict=True):
+    for place, value, bar, label, colour in zip(places, values, bars, labels, colours, strict=True):
         axis.plot([bar, bar], [place - 0.42, place + 0.42], color="black", linewidth=2.5)
         axis.annotate(
             label,
@@ -80,11 +80,12 @@ def _draw(
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
+            color="black" if colour == _MET else _MISSED,
         )
     axis.axvline(1, color="grey", linewidth=1)
     axis.set_xscale("log")
     axis.set_xlim(min(0.5, *values) / 1.2, max(2, *values, *bars) * 6)
     axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×"))
     axis.set_yticks(places, [row.metric.title for row in rows])
-    axis.invert_yaxis()
+    axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.spines[["top", "right"]].set_visible(False)

@@ -109,17 +109,18 @@ def consume(arguments: argparse.Namespace) -> Load:
     for partition in range(arguments.partitions):
         if lib.rd_kafka_consume_start_queue(client.topic, partition, 0, queue):
             raise RdKafkaError(describe(lib.rd_kafka_last_error()))
-    # The count includes one internal notice for each partition; the end is not exact by these.
-    wanted = arguments.messages + arguments.partitions
+    # The count may include an internal notice for each partition, so it ends the clock at most
+    # that many messages early.
     seen, last_progress = 0, start
-    while seen < wanted:
+    while seen < arguments.messages:
         if count := lib.rd_kafka_consume_callback_queue(queue, 100, callback, scratch):
             seen, last_progress = seen + count, time.perf_counter()
         elif time.perf_counter() - last_progress > _SILENCE_S:
             break
         client.raise_errors()
     seconds, cpu = last_progress - start, cpu_seconds(arguments.broker_pid) - start_cpu
-    lib.rd_kafka_consume_callback_queue(queue, 200, callback, scratch)
+    while lib.rd_kafka_consume_callback_queue(queue, 200, callback, scratch):
+        pass
     came = sum(client.positions(arguments.partitions))
     if came != arguments.messages:
         raise RdKafkaError(f"{came} messages came instead of {arguments.messages}")
