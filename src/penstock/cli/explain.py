@@ -19,7 +19,7 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
         "There already is a topic {s}.",
         "`penstock topic alter` changes it; --if-not-exists makes creating it again harmless.",
     ),
-    "INVALID_TOPIC_EXCEPTION": (
+    "TOPIC_EXCEPTION": (
         "{s} cannot be the name of a topic: {d}",
         "A name is 1 to 249 of letters, digits, `.`, `_` and `-`.",
     ),

@@ -1,0 +1,181 @@
+"""`penstock consume`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from tests.cli.command import Penstock
+from tests.cli.test_topic import fresh
+
+Filled = Callable[..., str]
+
+
+def test_everything_up_to_the_end(penstock_command: Penstock, filled: Filled) -> None:
+    topic = filled("a", "b", "c", partitions=3)
+    assert sorted(penstock_command.ok("consume", topic).out.split()) == ["a", "b", "c"]
+
+
+def test_an_empty_topic_ends_at_once(penstock_command: Penstock, filled: Filled) -> None:
+    assert penstock_command.ok("consume", filled(partitions=3)).out == ""
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("beginning", "abcde"),
+        ("earliest", "abcde"),
+        ("end", ""),
+        ("latest", ""),
+        ("0", "abcde"),
+        ("3", "de"),
+        ("5", ""),
+        ("-2", "de"),
+        ("-99", "abcde"),
+    ],
+)
+def test_from_a_position(
+    penstock_command: Penstock, filled: Filled, start: str, expected: str
+) -> None:
+    topic = filled(*"abcde")
+    out = penstock_command.ok("consume", topic, "--from", start).out
+    assert out.split() == list(expected)
+
+
+def test_from_a_time(penstock_command: Penstock, filled: Filled) -> None:
+    topic = filled()
+    records = [
+        {"value": "old", "timestamp": "2025-01-01"},
+        {"value": "new", "timestamp": "2025-06-01T12:00:00+02:00"},
+        {"value": "now"},
+    ]
+    penstock_command.ok("produce", topic, "-f", "json", text="\n".join(map(json.dumps, records)))
+
+    def from_(start: str) -> list[str]:
+        return penstock_command.ok("consume", topic, "--from", start).out.split()
+
+    assert from_("2025-01-01") == ["old", "new", "now"]
+    assert from_("2025-06-01T10:00") == ["new", "now"]  # UTC
+    assert from_("2025-06-01T10:00:00.001") == ["now"]
+    assert from_("-10m") == ["now"]
+    assert from_("2100-01-01") == []
+
+
+def test_max_and_partition(penstock_command: Penstock, filled: Filled) -> None:
+    topic = filled("a", "b", "c")
+    penstock_command.ok("topic", "alter", topic, "--partitions", "2")
+    penstock_command.ok("produce", topic, "-p", "1", text="x\ny\n")
+    assert penstock_command.ok("consume", topic, "-p", "0", "-n", "2").out == "a\nb\n"
+    assert penstock_command.ok("consume", topic, "-p", "1").out == "x\ny\n"
+    assert "has no partition 2" in penstock_command.fails("consume", topic, "-p", "2")
+
+
+def test_show_chooses_and_orders_the_parts(penstock_command: Penstock, filled: Filled) -> None:
+    topic = filled()
+    line = {"key": "k", "value": None, "headers": {"a": "1", "b": None}, "timestamp": "2025-01-01"}
+    penstock_command.ok("produce", topic, "-f", "json", text=json.dumps(line))
+    shown = penstock_command.ok(
+        "consume", topic, "--show", "topic,partition,offset,timestamp,key,value,headers",
+        "--separator", "|",
+    ).out  # fmt: skip
+    assert shown == f"{topic}|0|0|2025-01-01T00:00:00.000Z|k|null|a=1,b=null\n"
+
+
+def test_json_lines_copy_a_topic(penstock_command: Penstock, filled: Filled) -> None:
+    source, copy = filled(partitions=2), fresh("copy")
+    records = [
+        {"key": f"k{number}", "value": f"v{number}", "timestamp": 1_700_000_000_000 + number,
+         "headers": [{"key": "n", "value": str(number)}], "partition": number % 2}
+        for number in range(10)
+    ]  # fmt: skip
+    records.append({"value_base64": "gIE=", "partition": 0, "timestamp": 1})
+    penstock_command.ok("produce", source, "-f", "json", text="\n".join(map(json.dumps, records)))
+    lines = penstock_command.ok("consume", source, "--json").out
+    penstock_command.ok("topic", "create", copy, "-p", "2")
+    penstock_command.ok("produce", copy, "-f", "json", text=lines)
+    copied = penstock_command.ok("consume", copy, "--json").out
+    order = sorted  # partitions may come in any order
+    assert order(copied.replace(copy, source).splitlines()) == order(lines.splitlines())
+
+
+def test_a_group_goes_on_where_it_stopped(penstock_command: Penstock, filled: Filled) -> None:
+    topic, group = filled(*"abcde"), fresh("g")
+    assert penstock_command.ok("consume", topic, "-g", group, "-n", "2").out == "a\nb\n"
+    assert (
+        penstock_command.ok("consume", topic, "-g", group, "-n", "1", "--json").json["value"] == "c"
+    )
+    assert penstock_command.ok("consume", topic, "-g", group).out == "d\ne\n"
+    assert penstock_command.ok("consume", topic, "-g", group).out == ""
+    again = penstock_command.ok("consume", topic, "-g", group, "--from", "1", "-n", "2").out
+    assert again == "b\nc\n"
+    assert penstock_command.ok("consume", topic, "-g", group, "-n", "1").out == "d\n"
+
+
+def test_following_shows_what_arrives_and_ctrl_c_ends_it(
+    penstock_command: Penstock, filled: Filled
+) -> None:
+    topic = filled("before")
+    following = penstock_command.start("consume", topic, "--follow")
+    assert following.stdout is not None
+    assert following.stdout.readline() == b"before\n"
+    penstock_command.ok("produce", topic, text="after\n")
+    assert following.stdout.readline() == b"after\n"
+    following.send_signal(signal.SIGINT)
+    out, err = following.communicate(timeout=20)
+    assert (following.returncode, out, err) == (0, b"", b"")
+
+
+def test_a_group_member_that_is_terminated_commits_and_leaves(
+    penstock_command: Penstock, filled: Filled
+) -> None:
+    topic, group = filled(*"abc"), fresh("g")
+    following = penstock_command.start("consume", topic, "-g", group, "--follow")
+    assert following.stdout is not None
+    assert [following.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
+    penstock_command.ok("produce", topic, text="d\n")
+    assert following.stdout.readline() == b"d\n"
+    following.terminate()
+    _, err = following.communicate(timeout=20)
+    assert (following.returncode, err) == (128 + signal.SIGTERM, b"")
+    described = penstock_command.ok("group", "describe", group, "--json").json
+    assert described["state"] == "empty"
+    assert described["partitions"][0]["committed"] >= 3  # d may come again, a to c may not
+
+
+def test_a_closed_pipe_ends_it_quietly(penstock_command: Penstock, filled: Filled) -> None:
+    topic = filled(*(f"a line that is long enough to fill a pipe {n}" for n in range(5_000)))
+    ran = subprocess.run(
+        f"{' '.join(penstock_command.argv('consume', topic))} | head -1",
+        shell=True,
+        capture_output=True,
+        env=penstock_command.variables(),
+        timeout=30,
+        check=False,
+    )
+    assert ran.stdout == b"a line that is long enough to fill a pipe 0\n"
+    assert ran.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--from", "99"], 1, "Offset 99 is not in"),
+        (["--from", "yesterday"], 2, "'yesterday' is not a position in a topic."),
+        (["--show", "colour"], 2, "Choose from topic, partition"),
+        (["--group", "g", "--partition", "0"], 2, "exclude each other"),
+        (["-X", "no.such.property=1"], 1, "no.such.property"),
+    ],
+)
+def test_bad_options_in_plain_words(
+    penstock_command: Penstock, filled: Filled, options: list[str], code: int, words: str
+) -> None:
+    assert words in penstock_command.fails("consume", filled("a"), *options, code=code)
+
+
+def test_an_unknown_topic(penstock_command: Penstock) -> None:
+    topic = fresh()
+    assert f"There is no topic '{topic}'." in penstock_command.fails("consume", topic)
+    assert penstock_command.ok("topic", "list", topic, "--json").json == {"topics": []}
