@@ -175,6 +175,8 @@ class Connection:
             return
         finally:
             self._is_handling = False
+        if 0 < self._end - self._start < 4:
+            self._make_room(4)
         self._release_if_empty()
 
     def _release_if_empty(self) -> None:
