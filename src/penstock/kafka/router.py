@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import struct
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.broker import Broker
@@ -43,6 +43,7 @@ class KafkaDoor:
     def __init__(self, broker: Broker, registry: Mapping[int, ApiBase] = REGISTRY) -> None:
         self.broker = broker
         self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max)
+        self.waiting_fetches: set[Callable[[], None]] = set()  # each answers one fetch at once
         self._registry = registry
         self._routes: dict[tuple[int, int], Route] = {}  # filled as they are asked for
 
@@ -60,6 +61,11 @@ class KafkaDoor:
         if not 0 <= index < len(topic.partitions):
             return ApiError(ErrorCode.unknown_topic_or_partition, f"no partition {name}-{index}")
         return topic.partitions[index]
+
+    def answer_waiting_fetches(self) -> None:
+        """Let nobody wait for records any longer: the broker stops."""
+        for answer in list(self.waiting_fetches):
+            answer()
 
     def dispatch(self, frame: memoryview, client_host: str) -> tuple[int, bytes, Answer]:
         """Correlation id, rest of the response header, and answer to one request.

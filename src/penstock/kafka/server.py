@@ -36,6 +36,8 @@ class KafkaServer:
         self._pool = BufferPool()
         self._door = KafkaDoor(broker)
         self._connections: set[Connection] = set()
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
         self._sweeping = self._loop.create_task(self._sweep())
         self._loop.add_reader(listener.fileno(), self._accept)
 
@@ -75,6 +77,7 @@ class KafkaServer:
             client.setblocking(False)
             with contextlib.suppress(OSError):
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._all_closed.clear()
             self._connections.add(
                 Connection(
                     client,
@@ -82,9 +85,14 @@ class KafkaServer:
                     self._door,
                     self._pool,
                     self._config.request_bytes_max,
-                    self._connections.discard,
+                    self._on_close,
                 )
             )
+
+    def _on_close(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_closed.set()
 
     def _resume_accepting(self) -> None:
         if self._listener.fileno() >= 0:
@@ -110,10 +118,11 @@ class KafkaServer:
         self._listener.close()
         for connection in list(self._connections):
             connection.finish()
+        self._door.answer_waiting_fetches()
         await self.broker.groups.stop()
-        deadline = self._loop.time() + _STOP_GRACE_S
-        while self._connections and self._loop.time() < deadline:
-            await asyncio.sleep(0.01)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_GRACE_S):
+                await self._all_closed.wait()
         for connection in list(self._connections):
             connection.close("the broker stops")
         await self.broker.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.fetching import Found, Reader, warm
@@ -37,7 +38,7 @@ def answer(door: KafkaDoor, version: int, data: memoryview, position: int) -> An
     has_error = any(item.error or item.diverging for item in found)
     if missing <= 0 or has_error or request.max_wait_ms <= 0 or not len(fetch.reader):
         return fetch.finish(found)
-    return fetch.wait(missing, request.max_wait_ms / 1000)
+    return fetch.wait(door.waiting_fetches, missing, request.max_wait_ms / 1000)
 
 
 def _size(item: Found) -> int:
@@ -96,35 +97,55 @@ class Fetch:
     def collect(self) -> list[Found]:
         return self.reader.collect(self.bytes_max, everything=self.everything)
 
-    def wait(self, missing: int, seconds: float) -> asyncio.Future[Any]:
-        """A promise of the answer: when so many bytes have come, or when the time is up."""
+    def wait(
+        self, waiting: set[Callable[[], None]], missing: int, seconds: float
+    ) -> asyncio.Future[Any]:
+        """A promise of the answer: when so many bytes have come, or when the time is up.
+
+        While it waits it stands in `waiting`, by the function that answers it at once.
+        """
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Any] = loop.create_future()
 
         def complete() -> None:
-            if answered.done():
+            if answered.done() or complete not in waiting:
                 return
-            result = self.finish(self.collect())
+            stop_waiting()
+            try:
+                result = self.finish(self.collect())
+            except Exception as error:
+                answered.set_exception(error)
+                return
             if isinstance(result, asyncio.Future):
                 result.add_done_callback(deliver)
             else:
                 answered.set_result(result)
 
-        def deliver(cold: asyncio.Future[Any]) -> None:
-            if not answered.done():
-                answered.set_result(cold.result())
+        def deliver(done: asyncio.Future[Any]) -> None:
+            if answered.done():
+                return
+            error = done.exception()
+            if error is not None:
+                answered.set_exception(error)
+            else:
+                answered.set_result(done.result())
 
         def wake() -> None:
             loop.call_soon(complete)
 
-        def cleanup(_: asyncio.Future[Any]) -> None:
+        def stop_waiting() -> None:
             timer.cancel()
+            waiting.discard(complete)
             self.reader.stop_waiting()
+
+        def cleanup(_: asyncio.Future[Any]) -> None:
+            stop_waiting()
             if self.session_id == SESSIONLESS:
                 self.reader.close()
 
         timer = loop.call_later(seconds, complete)
         self.reader.when_grown(missing, wake)
+        waiting.add(complete)
         answered.add_done_callback(cleanup)
         return answered
 
