@@ -61,6 +61,7 @@ def _parameter(item: Field[Any]) -> Parameter:
     flag = "--" + item.name.replace("_", "-")
     kind, declared, default = _shape(item, flag)
     text = item.metadata["help"] + (f" (default: {default})" if default else "")
+    text = text.replace("[", r"\[")  # it is no markup
     return Parameter(
         item.name,
         Parameter.KEYWORD_ONLY,

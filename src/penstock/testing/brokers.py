@@ -57,7 +57,7 @@ class TestBroker(ABC):
 
         name = name or f"topic-{uuid.uuid4().hex[:12]}"
         new = NewTopic(name, num_partitions=partitions, config=dict(settings or {}))
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         admin.create_topics([new], request_timeout=10)[name].result(timeout=15)
         return name
 
