@@ -18,6 +18,7 @@ import kio.serial
 from kio.schema.index import api_key_map, schema_name_map
 
 from penstock.kafka import messages
+from penstock.kafka.vetting import vetted
 
 if TYPE_CHECKING:
     import asyncio
@@ -109,7 +110,7 @@ class Api(ApiBase, Generic[RequestT]):
     def decode(self, version: int, body: bytes) -> RequestT:
         """The request in `body`. Bytes that are no such request raise whatever kio raises."""
         entity_type = _request_type(self.key, version)
-        entity, _ = kio.serial.entity_reader(entity_type)(body, 0)
+        entity, _ = kio.serial.entity_reader(entity_type)(vetted(entity_type)(body), 0)
         if self._upgrade is not None:
             return self._upgrade(entity, version)
         request: RequestT = messages.reader(self.request, entity_type)(entity)

@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 from penstock.kafka.primitives import (
     INT32,
     Topic,
+    check_element_count,
+    check_tag_count,
     read_count,
     read_string,
     read_topic,
@@ -95,10 +97,13 @@ def decode_request(version: int, data: memoryview, position: int) -> FetchReques
         position += 8
     count, position = read_count(data, position, flexible)
     topics = []
+    partition_count = 0
     for _ in range(count):
         topic, position = read_topic(data, position, flexible, by_id)
         partitions, position = _read_partitions(version, data, position, flexible)
         topics.append((topic, partitions))
+        partition_count += len(partitions)
+        check_element_count(partition_count)
     forgotten: list[tuple[Topic, list[int]]] = []
     if version >= 7:
         forgotten, position = _read_forgotten(data, position, flexible, by_id)
@@ -145,13 +150,16 @@ def _read_forgotten(
 ) -> tuple[list[tuple[Topic, list[int]]], int]:
     count, position = read_count(data, position, flexible)
     forgotten = []
+    partition_count = 0
     for _ in range(count):
         topic, position = read_topic(data, position, flexible, by_id)
-        partition_count, position = read_count(data, position, flexible)
-        end = position + 4 * partition_count
+        here, position = read_count(data, position, flexible)
+        end = position + 4 * here
         if end > len(data):
             raise ValueError("the forgotten partitions end too early")
-        forgotten.append((topic, list(struct.unpack_from(f">{partition_count}i", data, position))))
+        forgotten.append((topic, list(struct.unpack_from(f">{here}i", data, position))))
+        partition_count += here
+        check_element_count(partition_count)
         position = skip_tags(data, end) if flexible else end
     return forgotten, position
 
@@ -159,6 +167,7 @@ def _read_forgotten(
 def _read_tags(data: memoryview, position: int, replica_id: int | None) -> int:
     """The replica id, which from version 15 on is in the tagged field `replica state`."""
     count, position = read_uvarint(data, position)
+    check_tag_count(count)
     found = -1 if replica_id is None else replica_id
     for _ in range(count):
         tag, position = read_uvarint(data, position)

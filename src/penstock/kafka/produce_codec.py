@@ -14,6 +14,7 @@ from penstock.errors import ErrorCode
 from penstock.kafka.primitives import (
     INT32,
     Topic,
+    check_element_count,
     read_count,
     read_size,
     read_topic,
@@ -65,10 +66,13 @@ def decode_request(version: int, data: memoryview, position: int) -> ProduceRequ
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(data, position)
     topic_count, position = read_count(data, position + 6, flexible)
     topics = []
+    partition_count = 0
     for _ in range(topic_count):
         topic, position = read_topic(data, position, flexible, by_id)
         partitions, position = _read_partitions(data, position, flexible)
         topics.append((topic, partitions))
+        partition_count += len(partitions)
+        check_element_count(partition_count)
     if flexible:
         skip_tags(data, position)
     return ProduceRequest(transactional, acks, timeout_ms, topics)
