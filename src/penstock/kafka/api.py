@@ -67,15 +67,27 @@ Answer: TypeAlias = "bytes | list[Part] | asyncio.Future[Any] | None"
 class RawApi(ApiBase):
     """A handler that reads and writes the wire itself, for the two hot APIs.
 
-    `answer(door, version, data, position)` gets the whole request with the position of its body. The
-    memory is the connection's own and is only its to use until it returns.
+    `decode(version, data, position)` gets the whole request with the position of its body, and raises
+    one of `MALFORMED` if it is none. `answer(door, version, request)` may use the memory of `data`,
+    which is the connection's own, until it returns.
+
+    With `is_pipelined`, what an answer promises is done when `answer` returns, or is only a matter of
+    waiting: the connection goes on to its next request. Without it, as with every `Api`, the next
+    request is not begun before this one is answered, which is what Kafka's clients are promised.
     """
 
     def __init__(
-        self, name: str, answer: Callable[[KafkaDoor, int, memoryview, int], Answer]
+        self,
+        name: str,
+        decode: Callable[[int, memoryview, int], Any],
+        answer: Callable[[KafkaDoor, int, Any], Answer],
+        *,
+        is_pipelined: bool = False,
     ) -> None:
         self.name = name
+        self.decode = decode
         self.answer = answer
+        self.is_pipelined = is_pipelined
 
 
 class Api(ApiBase, Generic[RequestT]):

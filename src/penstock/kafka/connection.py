@@ -2,9 +2,11 @@
 
 Works on the socket itself rather than through a stream. Requests are received into buffers that all
 connections share by turns, so an idle connection holds none and a busy one keeps the same memory warm;
-a request is handled before its buffer is used again. Answers leave in the order of their requests;
-records are sent from file to socket by the kernel. A client that does not read its answers is not
-read from either, until it does.
+a request is handled before its buffer is used again. Records are sent from file to socket by the kernel.
+
+Requests are handled, and answered, in the order they came. Only Produce goes on to the next request
+while it waits (for the disk): everything else is answered before the next one begins. A client that
+does not read its answers is not listened to either, until it does.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import os
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ProtocolError
+from penstock.kafka.buffers import BUFFER_BYTES, POOLED_BYTES_MAX, BufferPool
 from penstock.log import FileSlice
 
 if TYPE_CHECKING:
@@ -29,50 +33,37 @@ logger = logging.getLogger(__name__)
 
 _SIZE: Final = struct.Struct(">i")
 _RESPONSE: Final = struct.Struct(">ii")  # size and correlation id
-_REQUEST_BYTES_MIN: Final = 8
-_BUFFER_BYTES: Final = 64 * 1024
-_POOLED_BYTES_MAX: Final = 2 * 1024 * 1024
-_GROW_BYTES: Final = 1024 * 1024
+_REQUEST_BYTES_MIN: Final = 10
 _ANSWERS_WAITING_MAX: Final = 64
 _UNSENT_BYTES_MAX: Final = 1024 * 1024
 _SENDFILE_BYTES: Final = 4 * 1024 * 1024
+_SEND_TURN_BYTES: Final = 8 * 1024 * 1024  # then it is the others' turn
 _SEND_PARTS_MAX: Final = 64
-
-
-class BufferPool:
-    """Receive buffers by size, the last one returned first: it is the one still in the CPU's cache."""
-
-    def __init__(self, count_max: int = 8) -> None:
-        self._free: dict[int, list[bytearray]] = {}
-        self._count_max = count_max
-
-    def take(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes; its contents are anything."""
-        capacity = max(_BUFFER_BYTES, 1 << (size - 1).bit_length())
-        free = self._free.get(capacity)
-        return free.pop() if free else bytearray(capacity)
-
-    def give(self, buffer: bytearray) -> None:
-        if len(buffer) <= _POOLED_BYTES_MAX:
-            free = self._free.setdefault(len(buffer), [])
-            if len(free) < self._count_max:
-                free.append(buffer)
+_MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)  # Linux: do not send the last packet yet
+_REASON_CHARACTERS_MAX: Final = 400
 
 
 class _Slot:
     """The place of one answer in the order of answers."""
 
-    __slots__ = ("correlation_id", "future", "header", "parts")
+    __slots__ = ("correlation_id", "header", "parts", "size")
 
-    def __init__(self, correlation_id: int, header: bytes, future: asyncio.Future[Any]) -> None:
+    def __init__(self, correlation_id: int, header: bytes) -> None:
         self.correlation_id = correlation_id
         self.header = header
-        self.future = future
         self.parts: list[Part] | None = None  # None: not answered yet
+        self.size = 0  # of the parts, in bytes
 
 
 class Connection:
     """Owns its socket. All methods run on the event loop."""
+
+    __slots__ = (
+        "_buffer", "_door", "_end", "_fd", "_hint", "_is_closing", "_is_handling", "_is_held_up",
+        "_is_reading", "_is_writing", "_loop", "_on_close", "_pool", "_promised", "_request_bytes_max",
+        "_slots", "_socket", "_start", "_unsent", "_unsent_bytes", "_view", "_waits_for", "active_s",
+        "host", "is_closed", "peer",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -81,7 +72,7 @@ class Connection:
         door: KafkaDoor,
         pool: BufferPool,
         request_bytes_max: int,
-        on_close: Any,
+        on_close: Callable[[Connection], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = sock
@@ -90,21 +81,24 @@ class Connection:
         self._pool = pool
         self._request_bytes_max = request_bytes_max
         self._on_close = on_close
-        self._buffer: bytearray | None = None
+        self._buffer: bytearray | None = None  # held only while it has bytes not handled yet
         self._view = memoryview(b"")
-        self._start = self._end = 0  # received bytes not handled yet: buffer[start:end]
-        self._hint = _BUFFER_BYTES  # how much to receive at once: the last request's size
+        self._start = self._end = 0  # those bytes: buffer[start:end]
+        self._hint = BUFFER_BYTES  # how much to receive at once: the last request's size
         self._slots: deque[_Slot] = deque()
+        self._promised: set[asyncio.Future[Any]] = set()  # answers to come; each has a slot
+        self._waits_for: _Slot | None = None  # the answer without which no further request begins
         self._unsent: deque[bytes | memoryview | FileSlice] = deque()
-        self._unsent_bytes = 0
-        self._is_writing = False
+        self._unsent_bytes = 0  # in `_unsent`, and in slots that are answered but not first
         self._is_reading = False
+        self._is_writing = False
         self._is_handling = False
+        self._is_held_up = False  # requests wait until there is room for their answers
         self._is_closing = False  # no more requests; close when all answers are out
         self.is_closed = False
         self.peer = f"{peer[0]}:{peer[1]}" if len(peer) >= 2 else "local"
         self.host = str(peer[0]) if peer else ""
-        self.heard_s = self._loop.time()  # when the client last sent something
+        self.active_s = self._loop.time()  # when the client last sent or took something
         self._resume_reading()
 
     # Receiving
@@ -125,10 +119,10 @@ class Connection:
             self._view = memoryview(self._buffer)
             self._start = self._end = 0
         try:
-            limit = self._receive_limit()
-            received = self._socket.recv_into(self._view[self._end : limit])
+            # There is room behind `end`, or we would not be reading: see `_settle`.
+            received = self._socket.recv_into(self._view[self._end : self._receive_limit()])
         except (BlockingIOError, InterruptedError):
-            self._release_if_empty()
+            self._settle()
             return
         except OSError as error:
             self.close(f"the connection broke: {error.strerror}")
@@ -137,121 +131,172 @@ class Connection:
             self.close()
             return
         self._end += received
-        self.heard_s = self._loop.time()
-        self._handle_received()
+        self.active_s = self._loop.time()
+        if self._is_held_up:
+            self._settle()
+        else:
+            self._handle_received()
 
     def _receive_limit(self) -> int:
         """Up to where to receive: the end of a large request that has begun, else what fits."""
         assert self._buffer is not None
         capacity = len(self._buffer)
         if self._end - self._start >= 4:
-            wanted = self._start + 4 + _SIZE.unpack_from(self._buffer, self._start)[0]
-            if wanted - self._start > _BUFFER_BYTES:
-                return int(min(wanted, capacity))
+            wanted: int = 4 + _SIZE.unpack_from(self._buffer, self._start)[0]
+            if wanted > BUFFER_BYTES and self._start + wanted > self._end:
+                return min(self._start + wanted, capacity)
         return min(capacity, self._end + self._hint)
 
     def _handle_received(self) -> None:
-        """Handle every whole request received, until answers pile up."""
+        """Handle what was received, as far as it is whole requests whose answers have room."""
+        is_turn_over = False
         self._is_handling = True
         try:
-            while self._end - self._start >= 4 and not self.is_closed:
-                if self._is_blocked():
-                    self._pause_reading()
-                    break
-                assert self._buffer is not None
-                size = _SIZE.unpack_from(self._buffer, self._start)[0]
-                if not _REQUEST_BYTES_MIN <= size <= self._request_bytes_max:
-                    raise ProtocolError(f"a request of {size} bytes is not accepted")
-                begin = self._start + 4
-                if self._end - begin < size:
-                    self._make_room(size + 4)
-                    break
-                self._start = begin + size
-                self._hint = max(_BUFFER_BYTES, min(size + 4, _POOLED_BYTES_MAX))
-                self._handle(self._view[begin : begin + size])
+            is_turn_over = self._handle_requests()
         except ProtocolError as error:
-            logger.warning("closing peer=%s reason=%s", self.peer, error)
-            self.close()
-            return
+            self._give_up(str(error))
+        except Exception as error:
+            logger.exception("a request failed unexpectedly peer=%s", self.peer)
+            self._give_up(repr(error))
         finally:
             self._is_handling = False
-        if 0 < self._end - self._start < 4:
-            self._make_room(4)
-        self._release_if_empty()
+        if is_turn_over:
+            self._pause_reading()
+            self._loop.call_soon(self._next_turn)
+        elif not self.is_closed:
+            self._settle()
 
-    def _release_if_empty(self) -> None:
-        if self._buffer is not None and self._start == self._end:
+    def _next_turn(self) -> None:
+        if not self.is_closed:
+            self._handle_received()
+
+    def _handle_requests(self) -> bool:
+        """Handle requests in order; whether to go on after others have had a turn."""
+        is_turn_over = False
+        self._is_held_up = False
+        while self._end - self._start >= 4 and not self.is_closed and not self._is_closing:
+            if self._is_blocked():
+                self._is_held_up = True
+                break
+            assert self._buffer is not None
+            size = _SIZE.unpack_from(self._buffer, self._start)[0]
+            if not _REQUEST_BYTES_MIN <= size <= self._request_bytes_max:
+                raise ProtocolError(f"a request of {size} bytes is not accepted")
+            begin = self._start + 4
+            if self._end - begin < size:
+                break
+            if is_turn_over:
+                return True
+            self._start = begin + size
+            self._hint = max(BUFFER_BYTES, min(size + 4, POOLED_BYTES_MAX))
+            is_turn_over = not self._handle(self._view[begin : begin + size])
+        return False
+
+    def _settle(self) -> None:
+        """Receive on if there is, or can be, room behind what is not handled yet."""
+        have = self._end - self._start
+        if have == 0:
+            self._release_buffer()
+        elif self._is_held_up:
+            assert self._buffer is not None
+            if self._end == len(self._buffer):
+                self._pause_reading()
+                return
+        else:
+            try:
+                self._make_room(have)
+            except ProtocolError as error:
+                self._give_up(str(error))
+                return
+        self._resume_reading()
+
+    def _release_buffer(self) -> None:
+        if self._buffer is not None:
             self._view.release()
             self._pool.give(self._buffer)
             self._buffer = None
 
-    def _make_room(self, needed: int) -> None:
-        """See that the rest of a request of `needed` bytes can be received behind its beginning.
+    def _make_room(self, have: int) -> None:
+        """See that more of the request that has begun can be received behind its beginning.
 
         Memory grows with what has come, not with what was announced.
         """
         assert self._buffer is not None
-        have = self._end - self._start
-        capacity = min(needed, max(_GROW_BYTES, 2 * have))
+        needed: int = 4 if have < 4 else 4 + _SIZE.unpack_from(self._buffer, self._start)[0]
+        capacity = min(needed, max(BUFFER_BYTES, 2 * have))
         if len(self._buffer) - self._start >= max(capacity, have + 1):
             return
         if len(self._buffer) >= capacity and len(self._buffer) > have:
             self._buffer[:have] = self._buffer[self._start : self._end]
         else:
-            larger = self._pool.take(max(capacity, have + 1))
+            larger = self._pool.grow(self._buffer, max(capacity, have + 1))
             larger[:have] = self._view[self._start : self._end]
-            self._view.release()
-            self._pool.give(self._buffer)
+            self._release_buffer()
             self._buffer = larger
             self._view = memoryview(larger)
         self._start, self._end = 0, have
 
-    def _handle(self, frame: memoryview) -> None:
-        correlation_id, header, answer = self._door.dispatch(frame, self.host)
+    def _handle(self, frame: memoryview) -> bool:
+        """Begin one request, and answer it if that is done at once. Whether it was a pipelined one."""
+        correlation_id, header, answer, is_pipelined = self._door.dispatch(frame, self.host)
         if answer is None:
-            return
+            return is_pipelined
         if isinstance(answer, asyncio.Future):
-            slot = _Slot(correlation_id, header, answer)
+            slot = _Slot(correlation_id, header)
             self._slots.append(slot)
-            answer.add_done_callback(lambda _: self._on_answer(slot))
+            self._promised.add(answer)
+            if not is_pipelined:
+                self._waits_for = slot
+            answer.add_done_callback(lambda done: self._on_answer(slot, done))
         elif self._slots:
-            slot = _Slot(correlation_id, header, _NO_FUTURE)
-            slot.parts = _framed(correlation_id, header, answer)
+            slot = _Slot(correlation_id, header)
             self._slots.append(slot)
+            self._fill(slot, answer)
         else:
-            self._send(_framed(correlation_id, header, answer))
+            parts, size = _framed(correlation_id, header, answer)
+            self._send(parts, size)
+        return is_pipelined
 
     # Answering
 
-    def _on_answer(self, slot: _Slot) -> None:
-        if self.is_closed or slot.future.cancelled():
+    def _on_answer(self, slot: _Slot, done: asyncio.Future[Any]) -> None:
+        self._promised.discard(done)
+        error = None if done.cancelled() else done.exception()  # asked for even if nobody waits
+        if self.is_closed:
             return
-        error = slot.future.exception()
+        if done.cancelled():
+            self._give_up("a request was given up")
+            return
         if error is not None:
-            reason = error if isinstance(error, ProtocolError) else f"unexpected {error!r}"
-            logger.warning("closing peer=%s reason=%s", self.peer, reason)
-            self.close()
+            self._give_up(str(error) if isinstance(error, ProtocolError) else repr(error))
             return
-        slot.parts = _framed(slot.correlation_id, slot.header, slot.future.result())
+        if self._waits_for is slot:
+            self._waits_for = None
+        self._fill(slot, done.result())
         while self._slots and self._slots[0].parts is not None:
-            parts = self._slots.popleft().parts
-            assert parts is not None
-            self._send(parts)
+            first = self._slots.popleft()
+            assert first.parts is not None
+            self._unsent_bytes -= first.size
+            self._send(first.parts, first.size)
         self._unblock()
 
+    def _fill(self, slot: _Slot, answer: Answer) -> None:
+        slot.parts, slot.size = _framed(slot.correlation_id, slot.header, answer)
+        self._unsent_bytes += slot.size
+
     def _is_blocked(self) -> bool:
-        return len(self._slots) >= _ANSWERS_WAITING_MAX or self._unsent_bytes > _UNSENT_BYTES_MAX
+        return (
+            self._waits_for is not None
+            or len(self._slots) >= _ANSWERS_WAITING_MAX
+            or self._unsent_bytes > _UNSENT_BYTES_MAX
+        )
 
     def _unblock(self) -> None:
-        """Go on with what was received, and with receiving, once there is room for answers."""
-        if self._is_reading or self._is_handling or self.is_closed or self._is_blocked():
-            return
-        if self._end - self._start >= 4 and self._buffer is not None:
+        """Go on with what was received, once there is room for answers."""
+        if self._is_held_up and not self._is_handling and not self._is_blocked():
             self._handle_received()
-        if not self._is_blocked():
-            self._resume_reading()
 
-    def _send(self, parts: list[Part]) -> None:
+    def _send(self, parts: list[Part], size: int) -> None:
         if self.is_closed:
             return
         if not self._unsent and len(parts) == 1:
@@ -264,27 +309,30 @@ class Connection:
             except OSError as error:
                 self.close(f"the connection broke: {error.strerror}")
                 return
-            if sent < len(data):
+            if sent < size:
                 self._unsent.append(memoryview(data)[sent:])
-                self._unsent_bytes += len(data) - sent
+                self._unsent_bytes += size - sent
                 self._start_writing()
             self._close_when_done()
             return
-        for part in parts:
-            self._unsent.append(part)
-            self._unsent_bytes += part.size if isinstance(part, FileSlice) else len(part)
+        self._unsent += parts
+        self._unsent_bytes += size
         if not self._is_writing:
             self._flush()
 
     def _flush(self) -> None:
-        """Send until all is sent or the client's window is full."""
+        """Send until all is sent, the client's window is full, or it is the others' turn."""
+        left = _SEND_TURN_BYTES
+        self.active_s = self._loop.time()
         try:
             while self._unsent:
+                if left <= 0:
+                    self._start_writing()
+                    return
                 first = self._unsent[0]
-                if isinstance(first, FileSlice):
-                    self._send_file(first)
-                else:
-                    self._send_memory()
+                sent = self._send_file(first) if type(first) is FileSlice else self._send_memory()
+                self._unsent_bytes -= sent
+                left -= sent
         except (BlockingIOError, InterruptedError):
             self._start_writing()
             return
@@ -297,36 +345,37 @@ class Connection:
         self._close_when_done()
         self._unblock()
 
-    def _send_file(self, part: FileSlice) -> None:
+    def _send_file(self, part: FileSlice) -> int:
         count = min(part.size, _SENDFILE_BYTES)
         sent = os.sendfile(self._fd, part.file.fd, part.position, count)
         if sent == 0:
+            logger.error("a segment file is shorter than its log position=%d", part.position)
             raise OSError(0, "a segment file is shorter than its log")
-        self._unsent_bytes -= sent
         if sent == part.size:
             self._unsent.popleft()
         else:
             self._unsent[0] = FileSlice(part.file, part.position + sent, part.size - sent)
+        return sent
 
-    def _send_memory(self) -> None:
+    def _send_memory(self) -> int:
         parts: list[bytes | memoryview] = []
         flags = 0
         for part in self._unsent:
             if isinstance(part, FileSlice):
-                flags = socket.MSG_MORE
+                flags = _MSG_MORE
                 break
             parts.append(part)
             if len(parts) == _SEND_PARTS_MAX:
                 break
-        sent = self._socket.sendmsg(parts, (), flags)
-        self._unsent_bytes -= sent
+        sent = left = self._socket.sendmsg(parts, (), flags)
         for part in parts:
             size = len(part)
-            if sent < size:
-                self._unsent[0] = memoryview(part)[sent:]
+            if left < size:
+                self._unsent[0] = memoryview(part)[left:]
                 break
             self._unsent.popleft()
-            sent -= size
+            left -= size
+        return sent
 
     def _start_writing(self) -> None:
         if not self._is_writing:
@@ -345,6 +394,13 @@ class Connection:
         if self._is_closing and not self._slots and not self._unsent:
             self.close()
 
+    def _give_up(self, reason: str) -> None:
+        if not self.is_closed:
+            if len(reason) > _REASON_CHARACTERS_MAX:
+                reason = f"{reason[:_REASON_CHARACTERS_MAX]}…"
+            logger.warning("closing peer=%s reason=%s", self.peer, reason)
+            self.close()
+
     def close(self, reason: str | None = None) -> None:
         """Close now. What waits for an answer is given up; group members stay until they time out."""
         if self.is_closed:
@@ -356,28 +412,26 @@ class Connection:
         if self._is_writing:
             self._loop.remove_writer(self._fd)
         self._socket.close()
-        for slot in self._slots:
-            if not isinstance(slot.future, asyncio.Task):
-                slot.future.cancel()
+        for promise in self._promised:
+            if not isinstance(promise, asyncio.Task):  # a handler is not stopped half-way
+                promise.cancel()
         self._slots.clear()
         self._unsent.clear()
+        self._is_held_up = False
         self._start = self._end = 0
-        self._release_if_empty()
+        self._release_buffer()
         self._on_close(self)
 
 
-def _framed(correlation_id: int, header: bytes, answer: Answer) -> list[Part]:
-    """An answer with its size and header in front."""
+def _framed(correlation_id: int, header: bytes, answer: Answer) -> tuple[list[Part], int]:
+    """An answer with its size and header in front, and how many bytes that is."""
     if isinstance(answer, bytes):
         size = 4 + len(header) + len(answer)
-        return [_RESPONSE.pack(size, correlation_id) + header + answer]
+        return [_RESPONSE.pack(size, correlation_id) + header + answer], size + 4
     assert isinstance(answer, list)
     size = 4 + len(header)
     for part in answer:
         size += part.size if isinstance(part, FileSlice) else len(part)
     first = answer[0]
     assert isinstance(first, bytes)
-    return [_RESPONSE.pack(size, correlation_id) + header + first, *answer[1:]]
-
-
-_NO_FUTURE: Final[Any] = None
+    return [_RESPONSE.pack(size, correlation_id) + header + first, *answer[1:]], size + 4

@@ -37,6 +37,15 @@ class Route(NamedTuple):
     response_header: bytes
 
 
+class Dispatched(NamedTuple):
+    """What a request came to, and what stands before its answer on the wire."""
+
+    correlation_id: int
+    response_header: bytes  # what follows the correlation id
+    answer: Answer
+    is_pipelined: bool = False  # whether the next request may begin before this one is answered
+
+
 class KafkaDoor:
     """The Kafka front door's own state, one for all its connections."""
 
@@ -44,6 +53,9 @@ class KafkaDoor:
         self.broker = broker
         self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max)
         self.waiting_fetches: set[Callable[[], None]] = set()  # each answers one fetch at once
+        self._tasks: set[asyncio.Task[bytes]] = (
+            set()
+        )  # requests begun, their connections open or not
         self._registry = registry
         self._routes: dict[tuple[int, int], Route] = {}  # filled as they are asked for
 
@@ -62,35 +74,41 @@ class KafkaDoor:
             return ApiError(ErrorCode.unknown_topic_or_partition, f"no partition {name}-{index}")
         return topic.partitions[index]
 
+    def cancel_requests(self) -> None:
+        """Give up the requests that are not answered yet: the broker stops under them."""
+        for task in self._tasks:
+            task.cancel()
+
     def answer_waiting_fetches(self) -> None:
         """Let nobody wait for records any longer: the broker stops."""
         for answer in list(self.waiting_fetches):
             answer()
 
-    def dispatch(self, frame: memoryview, client_host: str) -> tuple[int, bytes, Answer]:
-        """Correlation id, rest of the response header, and answer to one request.
-
-        `ProtocolError` if the bytes are no request that can be answered. `frame` is not kept.
-        """
+    def dispatch(self, frame: memoryview, client_host: str) -> Dispatched:
+        """Begin one request. `ProtocolError` if it is none that can be answered. `frame` is not kept."""
         try:
             key, version, correlation_id, client_id_size = _HEADER.unpack_from(frame, 0)
             route = self._routes.get((key, version)) or self._find_route(key, version)
             if route is None:
-                return correlation_id, HEADER_V0, unsupported_version_body()
+                return Dispatched(correlation_id, HEADER_V0, unsupported_version_body())
             api, is_flexible, response_header = route
             body = 10 + max(client_id_size, 0)
-            if body > len(frame):
+            if body > len(frame) or client_id_size < -1:
                 raise IndexError("the client id ends too early")
             if is_flexible:
                 body = skip_tags(frame, body)
             if type(api) is RawApi:
-                return correlation_id, response_header, api.answer(self, version, frame, body)
+                request = api.decode(version, frame, body)
         except MALFORMED as error:
             raise ProtocolError(f"a malformed request: {error}") from error
+        if type(api) is RawApi:
+            answer = api.answer(self, version, request)
+            return Dispatched(correlation_id, response_header, answer, api.is_pipelined)
         assert isinstance(api, Api)
         client_id = _client_id(frame, client_id_size)
         context = RequestContext(api_version=version, client_id=client_id, client_host=client_host)
-        return correlation_id, response_header, self._answer(api, bytes(frame[body:]), context)
+        answer = self._answer(api, bytes(frame[body:]), context)
+        return Dispatched(correlation_id, response_header, answer)
 
     def _find_route(self, key: int, version: int) -> Route | None:
         """The handler for a version not asked for before; None for an ApiVersions we do not know.
@@ -126,7 +144,10 @@ class KafkaDoor:
         except Exception as error:
             response = self._failed(api, request, error)
         if inspect.iscoroutine(response):
-            return asyncio.ensure_future(self._finish(api, request, context, response))
+            task = asyncio.ensure_future(self._finish(api, request, context, response))
+            self._tasks.add(task)  # for the event loop itself does not hold on to it
+            task.add_done_callback(self._tasks.discard)
+            return task
         return api.encode(context.api_version, response)
 
     async def _finish(

@@ -11,7 +11,8 @@ from typing import Final
 
 from penstock.broker import Broker
 from penstock.errors import ConfigError
-from penstock.kafka.connection import BufferPool, Connection
+from penstock.kafka.buffers import BufferPool
+from penstock.kafka.connection import Connection
 from penstock.kafka.router import KafkaDoor
 from penstock.model import BrokerInfo
 from penstock.settings import BrokerConfig, parse_address
@@ -99,12 +100,12 @@ class KafkaServer:
             self._loop.add_reader(self._listener.fileno(), self._accept)
 
     async def _sweep(self) -> None:
-        """Close connections that have said nothing for too long."""
+        """Close connections that have neither sent nor taken anything for too long."""
         idle_s = self._config.connection_idle_ms_max / 1000
         while True:
             await asyncio.sleep(idle_s / 4)
             oldest = self._loop.time() - idle_s
-            for connection in [item for item in self._connections if item.heard_s < oldest]:
+            for connection in [item for item in self._connections if item.active_s < oldest]:
                 connection.close("idle for too long")
 
     @property
@@ -125,6 +126,7 @@ class KafkaServer:
                 await self._all_closed.wait()
         for connection in list(self._connections):
             connection.close("the broker stops")
+        self._door.cancel_requests()
         await self.broker.stop()
 
 

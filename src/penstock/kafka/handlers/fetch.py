@@ -27,8 +27,7 @@ _TOPIC_IDS_FROM: Final = 13
 _INLINE_BYTES: Final = 64 * 1024  # less than this is copied into the answer: one call sends it all
 
 
-def answer(door: KafkaDoor, version: int, data: memoryview, position: int) -> Answer:
-    request = decode_request(version, data, position)
+def answer(door: KafkaDoor, version: int, request: FetchRequest) -> Answer:
     try:
         fetch = _begin(door, version, request)
     except ApiError as error:
@@ -186,4 +185,4 @@ def _data(partition: int, item: Found) -> PartitionData:
     )  # fmt: skip
 
 
-API = RawApi("fetch", answer)
+API = RawApi("fetch", decode_request, answer)

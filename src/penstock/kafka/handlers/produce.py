@@ -19,6 +19,7 @@ from penstock.kafka.primitives import Topic as TopicKey
 from penstock.kafka.produce_codec import (
     PartitionRecords,
     PartitionResult,
+    ProduceRequest,
     decode_request,
     encode_response,
     failed,
@@ -36,8 +37,7 @@ Unsynced = list[tuple["PartitionLog", int, list[PartitionResult], int]]
 _REPLICAS = 1
 
 
-def answer(door: KafkaDoor, version: int, data: memoryview, position: int) -> Answer:
-    request = decode_request(version, data, position)
+def answer(door: KafkaDoor, version: int, request: ProduceRequest) -> Answer:
     acks = request.acks
     broker = door.broker
     results: Results = []
@@ -133,4 +133,4 @@ def _when_durable(
     return answered
 
 
-API = RawApi("produce", answer)
+API = RawApi("produce", decode_request, answer, is_pipelined=True)
