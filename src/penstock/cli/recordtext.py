@@ -63,10 +63,10 @@ def to_json(message: Message) -> str:
         "partition": message.partition(),
         "offset": message.offset(),
         "timestamp": message.timestamp()[1],
-        **_described("key", message.key()),
-        **_described("value", message.value()),
+        **described("key", message.key()),
+        **described("value", message.value()),
         "headers": [
-            {"key": name, **_described("value", value)} for name, value in header_items(message)
+            {"key": name, **described("value", value)} for name, value in header_items(message)
         ],
     }
     return json.dumps(fields, ensure_ascii=False)
@@ -79,7 +79,15 @@ def header_items(message: Message) -> list[tuple[str, bytes | None]]:
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in items]
 
 
-def _described(name: str, payload: bytes | None) -> dict[str, str | None]:
+def printable(text: str) -> str:
+    """Text that cannot disturb a terminal: what does not print is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
+
+
+def described(name: str, payload: bytes | None) -> dict[str, str | None]:
+    """A payload as JSON fields: `{name: text}`, or `{name_base64: …}` for bytes that are no text."""
     if payload is None:
         return {name: None}
     try:

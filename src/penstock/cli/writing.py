@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.recordtext import header_items, to_json
+from penstock.cli.recordtext import header_items, printable, to_json
 from penstock.cli.values import iso
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class RecordWriter:
     def _part(self, message: Message, name: Shown) -> bytes:
         part = _bytes_of(message, name)
         if self._terminal:
-            part = _printable(part)
+            part = printable(part.decode("utf-8", "backslashreplace")).encode()
         if self._colour and (colour := _COLOURS.get(name, _OTHER_COLOUR)):
             part = f"{colour}{part.decode()}{_RESET}".encode()
         return part
@@ -68,10 +68,3 @@ def _bytes_of(message: Message, name: Shown) -> bytes:
 
 def _or_null(payload: bytes | None) -> bytes:
     return b"null" if payload is None else payload
-
-
-def _printable(part: bytes) -> bytes:
-    text = part.decode("utf-8", "backslashreplace")
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
-    return text.encode()
