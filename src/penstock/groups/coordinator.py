@@ -312,8 +312,8 @@ class GroupCoordinator:
     async def forget_topic(self, name: str) -> None:
         """The topic was deleted: delete its offsets, in every group.
 
-        Call it when the topic is out of the catalog, so that no more of them are committed. `StoreError`
-        if it could not be done; then nothing was, or some groups' were.
+        Call it when the topic is out of the catalog, so that no more of them are committed.
+        COORDINATOR_NOT_AVAILABLE if it could not be done: call it, or `retain_topics`, again.
         """
         await self._offsets.forget_topics(lambda topic: topic == name)
 

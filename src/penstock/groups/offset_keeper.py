@@ -160,9 +160,12 @@ class OffsetKeeper:
         if not doomed:
             return
         partitions = [(entry, list(entry.offsets.entries(topic))) for entry, topic in doomed]
-        await self._driver.storage.delete_topic_offsets(
-            [(entry.group.group_id, topic) for entry, topic in doomed]
-        )
+        try:
+            await self._driver.storage.delete_topic_offsets(
+                [(entry.group.group_id, topic) for entry, topic in doomed]
+            )
+        except StoreError as error:
+            raise ApiError(ErrorCode.coordinator_not_available, str(error)) from error
         for entry, kept in partitions:
             for at, _ in kept:
                 entry.offsets.drop(at)

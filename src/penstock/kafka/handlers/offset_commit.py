@@ -66,13 +66,11 @@ async def handle(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
     has_ids = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-    names: dict[TopicOffsets, str] = {}  # of the topics that exist
+    names = [_existing_name(broker, asked, has_ids) for asked in request.topics]
     offsets: dict[TopicPartition, NewOffset] = {}
-    for asked in request.topics:
-        name = _existing_name(broker, asked, has_ids)
+    for asked, name in zip(request.topics, names, strict=True):
         if name is None:
             continue
-        names[asked] = name
         for partition in asked.partitions:
             offsets[TopicPartition(name, partition.partition_index)] = NewOffset(
                 offset=partition.committed_offset,
@@ -82,7 +80,10 @@ async def handle(
     errors = await _commit(broker, request, context, offsets) if offsets else {}
     unknown = ErrorCode.unknown_topic_id if has_ids else ErrorCode.unknown_topic_or_partition
     return OffsetCommitResponse(
-        topics=[_result(asked, names.get(asked), errors, unknown) for asked in request.topics]
+        topics=[
+            _result(asked, name, errors, unknown)
+            for asked, name in zip(request.topics, names, strict=True)
+        ]
     )
 
 
