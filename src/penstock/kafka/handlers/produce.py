@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.kafka.api import Answer, RawApi
@@ -24,6 +24,7 @@ from penstock.kafka.produce_codec import (
     encode_response,
     failed,
 )
+from penstock.records.batch import ATTRIBUTE_COMPRESSION, COMPRESSION_NAMES
 
 if TYPE_CHECKING:
     from penstock.broker import Broker
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
 Results = list[tuple[TopicKey, list[PartitionResult]]]
 Unsynced = list[tuple["PartitionLog", int, list[PartitionResult], int]]
 
-_REPLICAS = 1
+_REPLICAS: Final = 1
+_ZSTD_FROM: Final = 7  # older clients cannot read zstd, so older producers may not write it
+_ZSTD: Final = COMPRESSION_NAMES.index("zstd")
+_ATTRIBUTES: Final = 22  # where the low byte of a batch's attributes is
 
 
 def answer(door: KafkaDoor, version: int, request: ProduceRequest) -> Answer:
@@ -49,7 +53,7 @@ def answer(door: KafkaDoor, version: int, request: ProduceRequest) -> Answer:
         for item in partitions:
             try:
                 _check(request.transactional, acks, topic, key)
-                answers.append(_append(topic, item, acks, answers, unsynced))
+                answers.append(_append(version, topic, item, acks, answers, unsynced))
             except ApiError as error:
                 answers.append(failed(item.partition, error.code, error.message))
     if acks == 0:
@@ -77,6 +81,7 @@ def _check(transactional: bool, acks: int, topic: Topic | None, key: TopicKey) -
 
 
 def _append(
+    version: int,
     topic: Topic | None,
     item: PartitionRecords,
     acks: int,
@@ -89,15 +94,26 @@ def _append(
             ErrorCode.unknown_topic_or_partition,
             f"there is no partition {topic.name}-{item.partition}",
         )
-    if item.records is None:
+    if not item.records:
         raise ApiError(ErrorCode.invalid_record, "there are no records")
+    if version < _ZSTD_FROM and len(item.records) > _ATTRIBUTES and _is_zstd(item.records):
+        raise ApiError(
+            ErrorCode.unsupported_compression_type, f"zstd needs Produce version {_ZSTD_FROM}"
+        )
     log = topic.partitions[item.partition].log
+    if log.failure is not None:
+        # Not raised: one error would collect the traceback, and the memory, of all who meet it.
+        return failed(item.partition, log.failure.code, log.failure.message)
     appended = log.append(item.records)
     if acks == -1 or (acks and log.needs_sync_before_answer):
         unsynced.append((log, appended.end_offset, answers, len(answers)))
     return PartitionResult(
         item.partition, 0, appended.base_offset, appended.append_time, log.log_start_offset
     )
+
+
+def _is_zstd(batch: memoryview) -> bool:
+    return batch[_ATTRIBUTES] & ATTRIBUTE_COMPRESSION == _ZSTD
 
 
 def _close_on_error(results: Results) -> None:
