@@ -1,20 +1,31 @@
 """Reading many partitions at once, and waiting for them without polling.
 
-A `Reader` is somebody who reads: one fetch, or a fetch session that lives as long as its connection
-wants it to. It holds a position in each of its partitions and is told by their logs when they grow, so
-it only ever looks at partitions that may have something new: a reader of a thousand quiet partitions
-costs nothing, and an append costs one note for each reader that is interested.
+A `Reader` is somebody who reads: one fetch, or a fetch session that lives as long as its client wants
+it to. It holds a position in each of its partitions and is told by their logs when they grow, so it
+only ever looks at partitions that may have something new: a reader of a thousand quiet partitions
+costs nothing, and an append costs one note for each reader that has read everything before it. A
+reader that nobody waits for is told once and then left alone until it has looked, so a session whose
+client died costs nothing either.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from penstock.broker.topics import Partition
-from penstock.errors import ApiError
+from penstock.errors import ApiError, StorageError
 from penstock.log import ColdRead, FileSlice, PartitionLog
+
+
+class Directory(Protocol):
+    """Where a reader finds its partitions."""
+
+    deletions: int  # how many topics have been deleted: when it changes, positions may be void
+
+    def resolve(self, key: Any) -> Partition | ApiError:
+        """The partition that a key names now, or why there is none."""
 
 
 class Position:
@@ -25,6 +36,7 @@ class Position:
         "key",
         "last_fetched_epoch",
         "leader_epoch",
+        "log",
         "offset",
         "partition",
         "told_high_watermark",
@@ -34,6 +46,7 @@ class Position:
     def __init__(self, key: Any, partition: Partition | ApiError) -> None:
         self.key: Any = key  # whatever the front door calls this partition
         self.partition = partition  # or why there is none
+        self.log: PartitionLog | None = None  # the one that tells the reader when it grows
         self.offset = 0
         self.bytes_max = 0
         self.leader_epoch = -1  # -1: the reader does not know
@@ -58,15 +71,28 @@ class Found(NamedTuple):
 
 
 class Reader:
-    """Positions in partitions, and which of them may have news. Lives on one event loop."""
+    """Positions in partitions, and which of them may have news. Lives on one event loop.
 
-    def __init__(self, resolve: Callable[[Any], Partition | ApiError]) -> None:
-        """`resolve` finds the partition that a key names now, or says why there is none."""
-        self._resolve = resolve
+    Invariant: while following, every position is in `_ready`, or attached to its log, or both.
+    """
+
+    __slots__ = (
+        "_by_log",
+        "_bytes_missing",
+        "_deletions_seen",
+        "_directory",
+        "_is_following",
+        "_on_enough",
+        "_positions",
+        "_ready",
+    )
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._deletions_seen = directory.deletions
         self._positions: dict[Hashable, Position] = {}
         self._by_log: dict[PartitionLog, Position] = {}
         self._ready: dict[Position, None] = {}  # may have something new; in the order to look
-        self._notify = self._on_append
         self._is_following = False
         self._on_enough: Callable[[], None] | None = None
         self._bytes_missing = 0
@@ -78,27 +104,9 @@ class Reader:
         """The position in this partition, to be set by the caller; looked at next time."""
         position = self._positions.get(key)
         if position is None:
-            position = self._positions[key] = Position(key, self._resolve(key))
-            if self._is_following:
-                self._attach(position)
+            position = self._positions[key] = Position(key, self._directory.resolve(key))
         self._ready[position] = None
         return position
-
-    def follow(self) -> None:
-        """Be told by the logs from now on when they grow. Without it, only `collect` looks."""
-        if not self._is_following:
-            self._is_following = True
-            for position in self._positions.values():
-                self._attach(position)
-
-    def _attach(self, position: Position) -> None:
-        if isinstance(position.partition, Partition):
-            try:
-                log = position.partition.log
-            except ApiError:
-                return  # reported when it is looked at
-            self._by_log[log] = position
-            log.subscribers[self._notify] = None
 
     def remove(self, key: Hashable) -> None:
         position = self._positions.pop(key, None)
@@ -109,57 +117,75 @@ class Reader:
     def close(self) -> None:
         """Stop being told. Idempotent."""
         for log in self._by_log:
-            log.subscribers.pop(self._notify, None)
+            log.subscribers.pop(self._on_append, None)
         self._by_log.clear()
         self._positions.clear()
         self._ready.clear()
         self._on_enough = None
 
-    def _detach(self, position: Position) -> None:
-        for log, held in list(self._by_log.items()):
-            if held is position:
-                del self._by_log[log]
-                log.subscribers.pop(self._notify, None)
+    # Being told
 
-    def _on_append(self, log: PartitionLog, size: int) -> None:
-        position = self._by_log.get(log)
-        if position is None:
-            return
-        self._ready[position] = None
-        if self._on_enough is not None:
-            self._bytes_missing -= size
-            if self._bytes_missing <= 0:
-                on_enough, self._on_enough = self._on_enough, None
-                on_enough()
+    def follow(self) -> None:
+        """Be told by the logs from now on when they grow. Without it, only `collect` looks."""
+        if not self._is_following:
+            self._is_following = True
+            for position in self._positions.values():
+                if position not in self._ready:
+                    self._attach(position)
 
     def when_grown(self, by_bytes: int, on_enough: Callable[[], None]) -> None:
         """Call `on_enough` once, when this many more bytes have been appended."""
         self.follow()
+        for position in self._ready:
+            self._attach(position)
         self._bytes_missing = by_bytes
         self._on_enough = on_enough
 
     def stop_waiting(self) -> None:
         self._on_enough = None
 
-    def _refresh(self, position: Position) -> None:
-        """Find the partition again if it was missing, or was deleted since."""
-        held = position.partition
-        if isinstance(held, ApiError) or held.is_gone:
-            self._detach(position)
-            position.partition = self._resolve(position.key)
-            if self._is_following:
-                self._attach(position)
+    def _attach(self, position: Position) -> None:
+        if position.log is None and isinstance(position.partition, Partition):
+            try:
+                log = position.partition.log
+            except ApiError:
+                return  # reported when it is looked at
+            position.log = log
+            self._by_log[log] = position
+            log.subscribers[self._on_append] = None
+
+    def _detach(self, position: Position) -> None:
+        if position.log is not None:
+            del self._by_log[position.log]
+            position.log.subscribers.pop(self._on_append, None)
+            position.log = None
+
+    def _on_append(self, log: PartitionLog, size: int) -> None:
+        position = self._by_log[log]
+        self._ready[position] = None
+        if self._on_enough is None:
+            self._detach(position)  # until it has been looked at: that it grew is known now
+            return
+        self._bytes_missing -= size
+        if self._bytes_missing <= 0:
+            on_enough, self._on_enough = self._on_enough, None
+            on_enough()
+
+    # Looking
 
     def collect(self, bytes_max: int, *, everything: bool) -> list[Found]:
         """What there is now, at most `bytes_max` of it, but for a first batch that is larger.
 
         Partitions with nothing new are left out unless `everything` is wanted.
         """
+        if self._deletions_seen != self._directory.deletions:
+            self._look_up_again()
         found: list[Found] = []
         left = bytes_max
         has_records = False
         for position in list(self._positions.values() if everything else self._ready):
-            self._refresh(position)
+            if not isinstance(position.partition, Partition):
+                position.partition = self._directory.resolve(position.key)
             item = _look(position, left, must_fit=has_records)
             if item.records is not None:
                 has_records = True
@@ -167,19 +193,34 @@ class Reader:
                 # Others first next time, so that one busy partition cannot starve the rest.
                 self._ready.pop(position, None)
                 self._ready[position] = None
-            elif item.error is None and _is_at_end(position):
+            elif item.error is None and item.high_watermark <= position.offset:
                 self._ready.pop(position, None)
+                if self._is_following:
+                    self._attach(position)
             if everything or _is_news(item):
                 found.append(item)
         return found
 
+    def _look_up_again(self) -> None:
+        """Topics were deleted: their names may mean nothing, or another topic, by now."""
+        self._deletions_seen = self._directory.deletions
+        for position in self._positions.values():
+            current = self._directory.resolve(position.key)
+            if current is not position.partition and isinstance(position.partition, Partition):
+                self._detach(position)
+                position.partition = current
+                position.told_high_watermark = -1
+                self._ready[position] = None
+
 
 def _look(position: Position, bytes_left: int, *, must_fit: bool) -> Found:
     partition = position.partition
-    if isinstance(partition, ApiError):
+    if not isinstance(partition, Partition):
         return Found(position, partition)
     try:
         log = partition.log
+        if log.failure is not None:
+            return Found(position, log.failure)  # not raised: it would keep every traceback
         partition.check_leader_epoch(position.leader_epoch)
         diverging = _diverging(position, log)
         records = None
@@ -190,6 +231,8 @@ def _look(position: Position, bytes_left: int, *, must_fit: bool) -> Found:
                 records = None
     except ApiError as error:
         return Found(position, error)
+    except OSError as error:  # no file descriptor left, for one
+        return Found(position, StorageError(f"cannot read {partition.topic_partition}: {error}"))
     return Found(position, None, log.high_watermark, log.log_start_offset, records, diverging)
 
 
@@ -203,11 +246,6 @@ def _diverging(position: Position, log: PartitionLog) -> tuple[int, int] | None:
     return None
 
 
-def _is_at_end(position: Position) -> bool:
-    partition = position.partition
-    return isinstance(partition, Partition) and partition.log.log_end_offset <= position.offset
-
-
 def _is_news(item: Found) -> bool:
     position = item.position
     return (
@@ -219,8 +257,8 @@ def _is_news(item: Found) -> bool:
     )
 
 
-async def warm(found: list[Found]) -> list[Found]:
-    """The same with every cold read done, in threads."""
+async def warm(found: list[Found], bytes_max: int) -> list[Found]:
+    """The same with every cold read done, in threads, and within `bytes_max` as `collect` means it."""
 
     async def one(item: Found) -> Found:
         if not isinstance(item.records, ColdRead):
@@ -230,4 +268,10 @@ async def warm(found: list[Found]) -> list[Found]:
         except ApiError as error:
             return Found(item.position, error)
 
-    return list(await asyncio.gather(*(one(item) for item in found)))
+    warmed = []
+    left = bytes_max
+    for item in await asyncio.gather(*(one(item) for item in found)):
+        does_not_fit = item.size > left and left < bytes_max
+        warmed.append(item._replace(records=None) if does_not_fit else item)
+        left -= warmed[-1].size
+    return warmed

@@ -34,7 +34,6 @@ _HEAD: Final = struct.Struct(">ihi")  # throttle, error code, session id
 _REPLICA: Final = struct.Struct(">iq")
 _REPLICA_STATE_TAG: Final = 1
 
-# (fields of a requested partition, where each of them stands in FetchPartition)
 _PARTITION_4: Final = struct.Struct(">iqi")
 _PARTITION_5: Final = struct.Struct(">iqqi")
 _PARTITION_9: Final = struct.Struct(">iiqqi")
@@ -43,6 +42,7 @@ _PARTITION_12: Final = struct.Struct(">iiqiqi")
 _DATA_4: Final = struct.Struct(">ihqq")
 _DATA_5: Final = struct.Struct(">ihqqq")
 _DIVERGING: Final = struct.Struct(">iq")
+_NO_REPLICA: Final = INT32.pack(-1)  # none is preferred over this one
 
 Part = bytes | FileSlice
 
@@ -185,9 +185,16 @@ def encode_response(
     error_code: int,
     session_id: int,
     topics: Sequence[tuple[Topic, Sequence[PartitionData]]],
+    *,
+    is_committed: bool = False,
 ) -> list[Part]:
-    """The answer as memory and file ranges in order; adjoining pieces of memory are joined."""
+    """The answer as memory and file ranges in order; adjoining pieces of memory are joined.
+
+    As in Kafka, who reads committed records is told that no transaction was aborted; others are told
+    nothing of transactions.
+    """
     flexible = version >= 12
+    aborted = write_count(0 if is_committed else -1, flexible)
     parts: list[Part] = []
     head = _HEAD.pack(0, error_code, session_id) if version >= 7 else INT32.pack(0)
     memory = [head, write_count(len(topics), flexible)]
@@ -195,7 +202,7 @@ def encode_response(
         memory.append(write_topic(topic, flexible))
         memory.append(write_count(len(partitions), flexible))
         for partition in partitions:
-            memory.append(_data_head(version, partition))
+            memory.append(_data_head(version, partition, aborted))
             records = partition.records
             if isinstance(records, FileSlice):
                 parts.append(b"".join(memory))
@@ -209,20 +216,21 @@ def encode_response(
             memory.append(b"\x00")
     if flexible:
         memory.append(b"\x00")
-    parts.append(b"".join(memory))
+    if memory:
+        parts.append(b"".join(memory))
     return parts
 
 
-def _data_head(version: int, data: PartitionData) -> bytes:
+def _data_head(version: int, data: PartitionData, aborted: bytes) -> bytes:
     """All of a partition's answer up to and with the length of its records."""
     head = _DATA_5.pack(*data[:5]) if version >= 5 else _DATA_4.pack(*data[:4])
     records = data.records
     size = records.size if isinstance(records, FileSlice) else len(records or b"")
     if version >= 12:
-        return head + b"\x00\xff\xff\xff\xff" + write_uvarint(size + 1)
+        return head + aborted + _NO_REPLICA + write_uvarint(size + 1)
     if version >= 11:
-        return head + b"\xff\xff\xff\xff\xff\xff\xff\xff" + INT32.pack(size)
-    return head + b"\xff\xff\xff\xff" + INT32.pack(size)
+        return head + aborted + _NO_REPLICA + INT32.pack(size)
+    return head + aborted + INT32.pack(size)
 
 
 def _data_tags(data: PartitionData) -> bytes:

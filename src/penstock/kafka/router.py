@@ -51,7 +51,9 @@ class KafkaDoor:
 
     def __init__(self, broker: Broker, registry: Mapping[int, ApiBase] = REGISTRY) -> None:
         self.broker = broker
-        self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max)
+        self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max, broker.clock)
+        self.deletions = 0  # of topics, so far: what readers hold may be void when it changes
+        broker.topics.on_delete(self._on_delete)
         self.waiting_fetches: set[Callable[[], None]] = set()  # each answers one fetch at once
         self._tasks: set[asyncio.Task[bytes]] = (
             set()
@@ -73,6 +75,9 @@ class KafkaDoor:
         if not 0 <= index < len(topic.partitions):
             return ApiError(ErrorCode.unknown_topic_or_partition, f"no partition {name}-{index}")
         return topic.partitions[index]
+
+    def _on_delete(self, _topic: str) -> None:
+        self.deletions += 1
 
     def cancel_requests(self) -> None:
         """Give up the requests that are not answered yet: the broker stops under them."""

@@ -1,12 +1,16 @@
-"""Fetch: records out, by long poll. Records leave as file ranges; only cold ones visit a thread."""
+"""Fetch: records out, by long poll. Records leave as file ranges; only cold ones visit a thread.
+
+A fetch is answered at once if it has found `min_bytes`, has something to report that cannot wait, or
+does not want to wait; else when the rest has come, when its time is up, or when the broker stops.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.fetching import Found, Reader, warm
+from penstock.broker.topics import Partition
 from penstock.errors import ApiError, CorruptLogError, ErrorCode
 from penstock.kafka.api import Answer, RawApi
 from penstock.kafka.fetch_codec import (
@@ -16,7 +20,7 @@ from penstock.kafka.fetch_codec import (
     decode_request,
     encode_response,
 )
-from penstock.kafka.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, SESSIONLESS
+from penstock.kafka.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, SESSIONLESS, FetchSession
 from penstock.kafka.primitives import Topic as TopicKey
 from penstock.log import ColdRead, FileSlice
 
@@ -24,7 +28,9 @@ if TYPE_CHECKING:
     from penstock.kafka.router import KafkaDoor
 
 _TOPIC_IDS_FROM: Final = 13
+_READ_COMMITTED: Final = 1
 _INLINE_BYTES: Final = 64 * 1024  # less than this is copied into the answer: one call sends it all
+_INLINE_BYTES_IN_ALL: Final = 512 * 1024  # but a slow reader must not hold more memory than this
 
 
 def answer(door: KafkaDoor, version: int, request: FetchRequest) -> Answer:
@@ -33,40 +39,31 @@ def answer(door: KafkaDoor, version: int, request: FetchRequest) -> Answer:
     except ApiError as error:
         return encode_response(version, int(error.code), SESSIONLESS, [])
     found = fetch.collect()
-    missing = request.min_bytes - sum(_size(item) for item in found)
-    has_error = any(item.error or item.diverging for item in found)
-    if missing <= 0 or has_error or request.max_wait_ms <= 0 or not len(fetch.reader):
+    if request.max_wait_ms <= 0 or fetch.is_enough(found):
         return fetch.finish(found)
-    return fetch.wait(door.waiting_fetches, missing, request.max_wait_ms / 1000)
-
-
-def _size(item: Found) -> int:
-    """Bytes found; a cold read counts for all that it may bring."""
-    return item.position.bytes_max if isinstance(item.records, ColdRead) else item.size
+    return fetch.wait(request.max_wait_ms / 1000)
 
 
 def _begin(door: KafkaDoor, version: int, request: FetchRequest) -> Fetch:
     """The reader that this request is for: its session's, or one of its own."""
     by_id = version >= _TOPIC_IDS_FROM
     sessions = door.fetch_sessions
-    bytes_max = min(request.max_bytes, door.broker.config.fetch_bytes_max)
     if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id != SESSIONLESS:
             sessions.close(request.session_id)
-        reader = Reader(door.resolve)
+        reader = Reader(door)
         _update(reader, request)
-        if request.session_epoch == FINAL_EPOCH:
-            return Fetch(version, reader, SESSIONLESS, bytes_max, everything=True)
-        session_id = sessions.open(reader, by_id)
-        if session_id != SESSIONLESS:
-            reader.follow()
-        return Fetch(version, reader, session_id, bytes_max, everything=True)
-    session = sessions.advance(request.session_id, request.session_epoch, by_id)
+        return Fetch(door, version, request, reader, None)
+    session = sessions.find(request.session_id, request.session_epoch, by_id)
+    _update(session.reader, request)
     for topic, indexes in request.forgotten:
         for index in indexes:
             session.reader.remove((topic, index))
-    _update(session.reader, request)
-    return Fetch(version, session.reader, session.id, bytes_max, everything=False)
+    if not len(session.reader):
+        sessions.close(session.id)
+        return Fetch(door, version, request, session.reader, None)
+    sessions.advance(session)
+    return Fetch(door, version, request, session.reader, session)
 
 
 def _update(reader: Reader, request: FetchRequest) -> None:
@@ -80,73 +77,138 @@ def _update(reader: Reader, request: FetchRequest) -> None:
 
 
 class Fetch:
-    """One fetch under way."""
+    """One fetch under way; `session` is the one it belongs to, if it is not the first of a session."""
 
-    __slots__ = ("bytes_max", "everything", "reader", "session_id", "version")
+    __slots__ = (
+        "_answered",
+        "_bytes_max",
+        "_door",
+        "_is_waiting",
+        "_min_bytes",
+        "_missing",
+        "_reader",
+        "_request",
+        "_session",
+        "_timer",
+        "_version",
+    )
 
     def __init__(
-        self, version: int, reader: Reader, session_id: int, bytes_max: int, *, everything: bool
+        self,
+        door: KafkaDoor,
+        version: int,
+        request: FetchRequest,
+        reader: Reader,
+        session: FetchSession | None,
     ) -> None:
-        self.version = version
-        self.reader = reader
-        self.session_id = session_id
-        self.bytes_max = bytes_max
-        self.everything = everything
+        self._door = door
+        self._version = version
+        self._request = request
+        self._reader = reader
+        self._session = session
+        self._bytes_max = min(request.max_bytes, door.broker.config.fetch_bytes_max)
+        self._min_bytes = min(request.min_bytes, self._bytes_max)
+        self._missing = 0
+        self._is_waiting = False
+        self._answered: asyncio.Future[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def collect(self) -> list[Found]:
-        return self.reader.collect(self.bytes_max, everything=self.everything)
+        return self._reader.collect(self._bytes_max, everything=self._session is None)
 
-    def wait(
-        self, waiting: set[Callable[[], None]], missing: int, seconds: float
-    ) -> asyncio.Future[Any]:
-        """A promise of the answer: when so many bytes have come, or when the time is up.
+    def is_enough(self, found: list[Found]) -> bool:
+        """Whether to answer now. That a topic is not there is no reason, unless none is."""
+        size = absent = 0
+        for item in found:
+            if isinstance(item.records, ColdRead) or item.diverging:
+                return True
+            if item.error is None:
+                size += item.size
+            elif isinstance(item.position.partition, Partition):
+                return True
+            else:
+                absent += 1
+        self._missing = self._min_bytes - size
+        return self._missing <= 0 or absent == len(self._reader)
 
-        While it waits it stands in `waiting`, by the function that answers it at once.
-        """
+    # Waiting
+
+    def wait(self, seconds: float) -> asyncio.Future[Any]:
+        """A promise of the answer: when enough bytes have come, or when the time is up."""
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[Any] = loop.create_future()
+        self._answered = loop.create_future()
+        self._answered.add_done_callback(self._clean_up)
+        self._is_waiting = True
+        self._timer = loop.call_later(seconds, self.complete)
+        self._door.waiting_fetches.add(self.complete)
+        if self._session is not None:
+            self._session.give_up = self._give_up
+        self._reader.when_grown(self._missing, self._on_growth)
+        return self._answered
 
-        def complete() -> None:
-            if answered.done() or complete not in waiting:
+    def _on_growth(self) -> None:
+        """Called from within an append, which should not wait for us to look."""
+        asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._answer_with(when_enough=True)
+
+    def complete(self) -> None:
+        """Answer with what there is now."""
+        self._answer_with(when_enough=False)
+
+    def _answer_with(self, *, when_enough: bool) -> None:
+        if self._answered is None or self._answered.done() or not self._is_waiting:
+            return
+        try:
+            found = self.collect()
+            if when_enough and not self.is_enough(found):
+                self._reader.when_grown(self._missing, self._on_growth)
                 return
-            stop_waiting()
-            try:
-                result = self.finish(self.collect())
-            except Exception as error:
-                answered.set_exception(error)
-                return
-            if isinstance(result, asyncio.Future):
-                result.add_done_callback(deliver)
-            else:
-                answered.set_result(result)
+            self._stop_waiting()
+            result = self.finish(found)
+        except Exception as error:  # ours, not the event loop's
+            self._answered.set_exception(error)
+            return
+        if isinstance(result, asyncio.Future):
+            result.add_done_callback(self._deliver)
+        else:
+            self._answered.set_result(result)
 
-        def deliver(done: asyncio.Future[Any]) -> None:
-            if answered.done():
-                return
-            error = done.exception()
-            if error is not None:
-                answered.set_exception(error)
-            else:
-                answered.set_result(done.result())
+    def _deliver(self, done: asyncio.Future[Any]) -> None:
+        assert self._answered is not None
+        error = None if done.cancelled() else done.exception()
+        if self._answered.done():
+            return
+        if done.cancelled():
+            self._answered.cancel()
+        elif error is not None:
+            self._answered.set_exception(error)
+        else:
+            self._answered.set_result(done.result())
 
-        def wake() -> None:
-            loop.call_soon(complete)
+    def _give_up(self, code: ErrorCode) -> None:
+        """The session has been closed, or used by another request, under this one."""
+        if self._answered is not None and not self._answered.done():
+            self._stop_waiting()
+            self._answered.set_result(encode_response(self._version, int(code), SESSIONLESS, []))
 
-        def stop_waiting() -> None:
-            timer.cancel()
-            waiting.discard(complete)
-            self.reader.stop_waiting()
+    def _stop_waiting(self) -> None:
+        if self._is_waiting:
+            assert self._timer is not None
+            self._is_waiting = False
+            self._timer.cancel()
+            self._door.waiting_fetches.discard(self.complete)
+            self._reader.stop_waiting()
+            if self._session is not None:
+                self._session.give_up = None
 
-        def cleanup(_: asyncio.Future[Any]) -> None:
-            stop_waiting()
-            if self.session_id == SESSIONLESS:
-                self.reader.close()
+    def _clean_up(self, _: asyncio.Future[Any]) -> None:
+        self._stop_waiting()
+        if self._session is None:
+            self._reader.close()
 
-        timer = loop.call_later(seconds, complete)
-        self.reader.when_grown(missing, wake)
-        waiting.add(complete)
-        answered.add_done_callback(cleanup)
-        return answered
+    # Answering
 
     def finish(self, found: list[Found]) -> list[Part] | asyncio.Future[Any]:
         for item in found:
@@ -155,30 +217,51 @@ class Fetch:
         return self._encode(found)
 
     async def _finish_cold(self, found: list[Found]) -> list[Part]:
-        return self._encode(await warm(found))
+        return self._encode(await warm(found, self._bytes_max))
 
     def _encode(self, found: list[Found]) -> list[Part]:
         topics: dict[TopicKey, list[PartitionData]] = {}
+        inline_left = _INLINE_BYTES_IN_ALL
         for item in found:
             topic, partition = item.position.key
-            topics.setdefault(topic, []).append(_data(partition, item))
-        return encode_response(self.version, 0, self.session_id, list(topics.items()))
+            data = _data(partition, item, min(inline_left, _INLINE_BYTES))
+            if isinstance(data.records, bytes):
+                inline_left -= len(data.records)
+            topics.setdefault(topic, []).append(data)
+        return encode_response(
+            self._version,
+            0,
+            self._session_id(),
+            list(topics.items()),
+            is_committed=self._request.isolation_level == _READ_COMMITTED,
+        )
+
+    def _session_id(self) -> int:
+        """The session this fetch belongs to; if it is to begin one, that begins now."""
+        if self._session is not None:
+            return self._session.id
+        if self._request.session_epoch != INITIAL_EPOCH:
+            return SESSIONLESS
+        by_id = self._version >= _TOPIC_IDS_FROM
+        self._session = self._door.fetch_sessions.open(self._reader, by_id)
+        return SESSIONLESS if self._session is None else self._session.id
 
 
-def _data(partition: int, item: Found) -> PartitionData:
-    if item.error is not None:
-        return PartitionData(partition, int(item.error.code))
+def _data(partition: int, item: Found, inline_bytes: int) -> PartitionData:
     position = item.position
-    position.told_high_watermark = item.high_watermark
-    position.told_log_start = item.log_start_offset
+    if item.error is not None:
+        position.told_high_watermark = -1  # whatever it is then is news when the error is gone
+        return PartitionData(partition, int(item.error.code))
     records: FileSlice | bytes | None = None
     if isinstance(item.records, FileSlice):
         records = item.records
-        if records.size <= _INLINE_BYTES:
+        if records.size <= inline_bytes:
             try:
                 records = records.read()
             except (CorruptLogError, OSError):
                 return PartitionData(partition, int(ErrorCode.kafka_storage_error))
+    position.told_high_watermark = item.high_watermark
+    position.told_log_start = item.log_start_offset
     return PartitionData(
         partition, 0, item.high_watermark, item.high_watermark, item.log_start_offset, records,
         item.diverging,
