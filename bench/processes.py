@@ -56,13 +56,15 @@ def settle(memory_bytes: int = 0) -> None:
     """Bring the machine to rest before a load that is going to write `memory_bytes`.
 
     What earlier rounds left dirty is written out, so that no round pays for another's bytes.
-    Then as much memory, and some more, is touched and freed again by a short-lived child: on a
+    Then twice as much memory, and some more, is touched and freed again by a short-lived child: on a
     virtual machine a page that the host has to supply first costs more than everything the
     broker does with it, and whether a free page is such a page is a matter of luck.
     """
     os.sync()
     if memory_bytes:
-        subprocess.run([sys.executable, "-c", _TOUCH, str(memory_bytes * 3 // 2)], check=True)
+        subprocess.run(
+            [sys.executable, "-c", _TOUCH, str(2 * memory_bytes + (1 << 30))], check=True
+        )
 
 
 _TOUCH = """

@@ -173,18 +173,25 @@ class Session:
         return result
 
     def rdkafka(
-        self, command: str, broker: Broker, topic: str, **options: object
+        self,
+        command: str,
+        broker: Broker,
+        topic: str,
+        *,
+        messages: int,
+        held: int = 0,
+        partitions: int = 1,
+        **options: object,
     ) -> dict[str, Any]:
-        """Run the librdkafka tool: `rdkafka("produce", broker, topic, messages=…, size=…)`."""
+        """Run the librdkafka tool on a topic that already holds `held` messages."""
         arguments: list[object] = [command, "--bootstrap", f"127.0.0.1:{broker.port}"]
         arguments += ["--broker-pid", broker.pid, "--topic", topic]
+        arguments += ["--messages", messages, "--partitions", partitions]
         for key, value in options.items():
             arguments += ["--" + key.replace("_", "-"), value]
         result = self.load("rdkafka", *arguments)
-        if result["messages"] != options["messages"]:
-            raise MeasurementError(f"{command}: {result} but {options['messages']} were asked")
+        if result["messages"] != messages:
+            raise MeasurementError(f"{command}: {result} but {messages} were asked")
         if command != "consume":
-            partitions = options.get("partitions", 1)
-            assert isinstance(partitions, int)
-            self.verify(broker, topic, result["messages"], partitions)
+            self.verify(broker, topic, held + messages, partitions)
         return result

@@ -64,21 +64,15 @@ def recovery(session: Session) -> None:
             held = 0
             for kill in range(_KILLS):
                 messages = first if kill == 0 else session.amount(_MESSAGES_BETWEEN_KILLS)
-                held = _fill(session, broker, messages, held)
+                session.rdkafka(
+                    "produce", broker, "log", held=held, messages=messages, size=_MESSAGE_BYTES
+                )
+                held += messages
                 broker.kill()
                 session.record("recovery", name, _recovered(broker, held))
                 held += 1
                 session.progress.advance(task)
         processes.settle()
-
-
-def _fill(session: Session, broker: Broker, messages: int, held: int) -> int:
-    session.load(
-        *("rdkafka", "produce", "--bootstrap", f"127.0.0.1:{broker.port}", "--topic", "log"),
-        *("--messages", messages, "--size", _MESSAGE_BYTES),
-    )
-    session.verify(broker, "log", held + messages)
-    return held + messages
 
 
 def _recovered(broker: Broker, held: int) -> float:

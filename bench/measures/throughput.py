@@ -6,9 +6,9 @@ from bench.metrics import KAFKA, KAFKA_FLUSHED
 from bench.session import Session
 
 # name of the size: (bytes of a payload, messages of a full round)
-SIZES = {"100B": (100, 10_000_000), "1KiB": (1024, 2_000_000)}
+SIZES = {"100B": (100, 10_000_000), "1KiB": (1024, 1_500_000)}
 _DURABLE_SHARE = 4
-_JAVA_SHARE = 2
+_JAVA_SHARE = 3
 
 
 def _gb(messages: int, size: int) -> float:
@@ -20,7 +20,7 @@ def _log_bytes(messages: int, size: int) -> int:
 
 
 def librdkafka(session: Session) -> None:
-    """A fresh topic with one partition; librdkafka sends 1 GB (100 B) or 2 GB (1 KiB) of
+    """A fresh topic with one partition; librdkafka sends 1 GB (100 B) or 1.5 GB (1 KiB) of
     payload with acks=1 as fast as it can (batches of at most 10,000 messages and 1 MB, linger
     5 ms, no compression), then reads it back from the start. The clock runs from the first
     message to the last acknowledgement, or to the last message read, with the connection
@@ -47,7 +47,7 @@ def librdkafka(session: Session) -> None:
 
 def java_tools(session: Session) -> None:
     """The same with Kafka's own ProducerPerformance and ConsumerPerformance and the Java
-    client's default settings (acks=1 set), half the messages; the rates that the tools print,
+    client's default settings (acks=1 set), a third of the messages; the rates that the tools print,
     without the first quarter of the records (producer) and the joining of a group (consumer)."""
     for size_name, (size, full) in SIZES.items():
         messages = session.amount(full // _JAVA_SHARE)
