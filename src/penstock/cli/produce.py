@@ -32,6 +32,8 @@ EPILOG: Final = examples(
         "value is required, and key_base64 and value_base64 hold bytes that are no text."
     ),
 )
+POLL_EVERY: Final = 64  # records between two looks at what was acknowledged, …
+POLL_S: Final = 0.05  # … or this long, for input that trickles
 DELIVERY_TIMEOUT_MS: Final = 15_000
 RECORD_BYTES_MAX: Final = 100 * 1024 * 1024  # the topic's own limit decides; this is the client's
 
@@ -162,6 +164,8 @@ def _records(source: BinaryIO, format: Format, separator: bytes) -> Iterator[Rec
 
 def _completed(record: Record, defaults: Record, partition: int | None) -> Record:
     """The record with what the command line adds: headers to all, the key where there is none."""
+    if partition is None and defaults.key is None and defaults.headers is None:
+        return record
     return record._replace(
         key=defaults.key if record.key is None else record.key,
         headers=((record.headers or []) + defaults.headers if defaults.headers else record.headers),
@@ -175,10 +179,14 @@ class _Delivery:
     def __init__(
         self, cluster: Cluster, topic: str, *, acks: Acks, compression: Compression
     ) -> None:
+        from confluent_kafka import KafkaException
+
         self._cluster = cluster
         self._topic = topic
         self._failure: KafkaError | None = None
+        self._refusal = KafkaException
         self._started_s = time.monotonic()
+        self._polled_s = 0.0
         self._offsets: dict[int, list[int]] = defaultdict(list)  # partition: [first, last, count]
         self.sent = 0
         self.acknowledged = 0
@@ -196,8 +204,6 @@ class _Delivery:
 
     def send(self, record: Record) -> None:
         """Hand one record over; waits while too much is in flight. Raises once any was refused."""
-        from confluent_kafka import KafkaException
-
         while True:
             try:
                 self._producer.produce(
@@ -213,13 +219,15 @@ class _Delivery:
             except BufferError:
                 self._producer.poll(0.1)
                 self._check()
-            except KafkaException as error:
+            except self._refusal as error:
                 self._failure = error.args[0]
                 self._check()
         self.sent += 1
         self.bytes += len(record.value or b"") + len(record.key or b"") + 1
-        self._producer.poll(0)
-        self._check()
+        if self.sent % POLL_EVERY == 0 or time.monotonic() > self._polled_s + POLL_S:
+            self._polled_s = time.monotonic()
+            self._producer.poll(0)
+            self._check()
 
     def finish(self) -> None:
         """Wait until every record is acknowledged, or raise."""

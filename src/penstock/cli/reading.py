@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli import offsets, output
@@ -11,7 +11,7 @@ from penstock.cli.failure import CommandError
 from penstock.model import TopicPartition
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Consumer, KafkaError, Message
     from confluent_kafka import TopicPartition as Place
 
     from penstock.cli.adminapi import AdminClient
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS_MAX: Final = 1_000
 SILENCE_S_MAX: Final = 10.0
+QUICK_S: Final = 0.01  # how long a record waits for others to be shown with
 _NO_GROUP: Final = "penstock-consume"  # librdkafka wants a name; nothing is ever committed under it
 
 
@@ -41,13 +42,15 @@ class Reader:
         follow: bool,
     ) -> None:
         self._cluster = cluster
+        self._topic = topic
         self._group = group
         self._follow = follow
         admin = cluster.admin()
         wanted = self._partitions(topic, cluster.topic(topic, admin).partitions, partitions)
-        self._known = offsets.ranges(cluster, admin, wanted)
-        self._starts = self._starting_offsets(admin, position)
-        self._unread: set[TopicPartition] = set()  # assigned, and not yet read to the end
+        known = offsets.ranges(cluster, admin, wanted)
+        self._ends = {where.partition: span.end for where, span in known.items()}
+        self._starts = self._starting_offsets(admin, position, known)
+        self._unread: set[int] = set()  # partitions assigned, and not yet read to the end
         self._assigned = False
         self._consumer = self._connect(topic)
 
@@ -64,26 +67,25 @@ class Reader:
         return [TopicPartition(topic, number) for number in wanted or numbers]
 
     def _starting_offsets(
-        self, admin: AdminClient, position: Position | None
-    ) -> dict[TopicPartition, int] | None:
-        """Offsets to start at, or None to start where the group is."""
+        self,
+        admin: AdminClient,
+        position: Position | None,
+        known: Mapping[TopicPartition, offsets.Range],
+    ) -> dict[int, int]:
+        """Offsets to start at, by partition; empty to start where the group is."""
         from penstock.cli.values import Position
 
         if position is None:
             if self._group is not None:
-                return None
+                return {}
             position = Position("earliest")
-        starts = offsets.resolve(self._cluster, admin, position, self._known)
-        if position.kind != "offset":
-            return starts
+        starts = offsets.resolve(self._cluster, admin, position, known)
         # One offset for many partitions: those that do not reach it have nothing to show.
-        problems = [
-            offsets.out_of_range({where: start}, self._known) for where, start in starts.items()
-        ]
+        problems = [offsets.out_of_range({where: start}, known) for where, start in starts.items()]
         if all(problems) and problems[0] is not None:
             raise problems[0]
         return {
-            where: min(max(start, self._known[where].start), self._known[where].end)
+            where.partition: min(max(start, known[where].start), known[where].end)
             for where, start in starts.items()
         }
 
@@ -96,31 +98,26 @@ class Reader:
                 "auto.offset.reset": "earliest" if self._group is not None else "error",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 500,
+                "fetch.queue.backoff.ms": 20,  # a full queue must not pause us for a second
             }
         )
         if self._group is not None:
             consumer.subscribe([topic], on_assign=self._on_assign)
         else:
-            self._on_assign(consumer, self._places(self._known))
+            from confluent_kafka import TopicPartition as Place
+
+            self._on_assign(consumer, [Place(topic, number) for number in self._ends])
         return consumer
 
-    def _places(self, partitions: Iterable[TopicPartition]) -> list[Place]:
-        from confluent_kafka import TopicPartition as Place
-
-        return [Place(where.topic, where.partition) for where in partitions]
-
     def _on_assign(self, consumer: Consumer, places: list[Place]) -> None:
+        """Start at the chosen offsets, each the first time its partition comes to us."""
         self._assigned = True
-        wanted = {TopicPartition(place.topic, place.partition): place for place in places}
-        if self._starts is not None:
-            for where, place in wanted.items():
-                place.offset = self._starts.get(where, place.offset)
+        for place in places:
+            place.offset = self._starts.pop(place.partition, place.offset)
         self._unread = {
-            where
-            for where, place in wanted.items()
-            if where in self._known and place.offset < self._known[where].end
+            place.partition for place in places if place.offset < self._ends.get(place.partition, 0)
         }
-        consumer.assign(list(wanted.values()))
+        consumer.assign(places)
 
     def batches(self, records_max: int | None) -> Iterator[list[Message]]:
         """Records as they come; ends at the end of the log (unless following) or at the limit."""
@@ -131,13 +128,14 @@ class Reader:
                 return
             room = BATCH_RECORDS_MAX if left is None else min(left, BATCH_RECORDS_MAX)
             events = self._poll(room)
-            batch = [message for message in events if self._counts(message)]
-            self._note_ends(events)
+            batch, failure = self._records(events)
             if batch:
                 yield batch
                 self._read(batch)
                 if left is not None:
                     left -= len(batch)
+            if failure is not None:
+                raise failure
             if events:
                 heard_s = time.monotonic()
                 self._cluster.last_error = ""
@@ -145,12 +143,33 @@ class Reader:
                 self._on_silence()
                 heard_s = time.monotonic()
 
-    def _counts(self, message: Message) -> bool:
-        """Whether it is a record to show. What came after the start of a bounded read is not."""
-        if message.error() is not None:
-            return False
-        where = TopicPartition(str(message.topic()), int(message.partition() or 0))
-        return self._follow or (message.offset() or 0) < self._known[where].end
+    def _records(self, events: list[Message]) -> tuple[list[Message], CommandError | None]:
+        """The records among the events, and what went wrong behind them, if anything did.
+
+        What arrived after the start of a bounded read is left out.
+        """
+        records = []
+        failure = None
+        for message in events:
+            number = message.partition() or 0
+            error = message.error()
+            if error is not None:
+                failure = self._on_event(error, number) or failure
+                continue
+            left = self._ends.get(number, 0) - (message.offset() or 0)
+            if left <= 1:
+                self._unread.discard(number)
+            if left > 0 or self._follow:
+                records.append(message)
+        return records, failure
+
+    def _on_event(self, error: KafkaError, number: int) -> CommandError | None:
+        if error.name() == "_PARTITION_EOF":
+            self._unread.discard(number)
+            return None
+        if error.retriable():
+            return None
+        return self._cluster.explain(error, f"{self._topic} partition {number}")
 
     def _on_silence(self) -> None:
         if not self._assigned:
@@ -165,33 +184,16 @@ class Reader:
         first = self._consumer.poll(0.25)
         if first is None:
             return []
-        return [first, *self._consumer.consume(room - 1, timeout=0)] if room > 1 else [first]
-
-    def _note_ends(self, events: list[Message]) -> None:
-        from confluent_kafka import KafkaError
-
-        for message in events:
-            where = TopicPartition(str(message.topic()), int(message.partition() or 0))
-            error = message.error()
-            if error is None:
-                if (message.offset() or 0) >= self._known[where].end - 1:
-                    self._unread.discard(where)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._unread.discard(where)
-            elif not error.retriable():
-                raise self._cluster.explain(error, f"{where.topic} partition {where.partition}")
+        return [first, *self._consumer.consume(room - 1, timeout=QUICK_S)] if room > 1 else [first]
 
     def _read(self, batch: list[Message]) -> None:
         if self._group is None:
             return
         from confluent_kafka import TopicPartition as Place
 
-        last = {
-            (str(message.topic()), int(message.partition() or 0)): int(message.offset() or 0)
-            for message in batch
-        }
+        last = {message.partition() or 0: message.offset() or 0 for message in batch}
         self._consumer.store_offsets(
-            offsets=[Place(topic, number, offset + 1) for (topic, number), offset in last.items()]
+            offsets=[Place(self._topic, number, offset + 1) for number, offset in last.items()]
         )
 
     def __enter__(self) -> Reader:

@@ -28,15 +28,19 @@ class RecordWriter:
         self._separator = separator.encode()
         self._json = json
         self._terminal = sys.stdout.isatty()
+        self._plain = not self._terminal and list(shown) == ["value"]  # the common case, quicker
         self._colour = self._terminal and not os.environ.get("NO_COLOR")
 
     def write(self, batch: Sequence[Message]) -> None:
         """Write and flush: when this returns, the records are with whoever reads our output."""
-        out = sys.stdout.buffer
-        for message in batch:
-            out.write(to_json(message).encode() if self._json else self._line(message))
-            out.write(b"\n")
-        out.flush()
+        if self._json:
+            lines = [to_json(message).encode() for message in batch]
+        elif self._plain:
+            lines = [_or_null(message.value()) for message in batch]
+        else:
+            lines = [self._line(message) for message in batch]
+        sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
+        sys.stdout.buffer.flush()
 
     def _line(self, message: Message) -> bytes:
         return self._separator.join(self._part(message, name) for name in self._shown)
