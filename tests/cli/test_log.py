@@ -44,7 +44,7 @@ def damaged(data_dir: Path) -> Path:
 def test_dump_prints_each_batch(data_dir: Path) -> None:
     shown = Penstock().ok("log", "dump", str(data_dir)).out.splitlines()
     assert len(shown) == 3
-    assert shown[0].startswith(f"orders:0 {SEGMENT} at 0: offsets 0 to 0, 1 records, ")
+    assert shown[0].startswith(f"orders:0 {SEGMENT} at 0: offsets 0 to 0, 1 record, ")
 
 
 def test_dump_prints_records_as_json_lines(data_dir: Path) -> None:
@@ -77,7 +77,7 @@ def test_verify_of_a_sound_log(data_dir: Path) -> None:
 def test_verify_finds_damage_and_says_what_to_do(damaged: Path) -> None:
     ran = Penstock().run("log", "verify", str(damaged))
     assert ran.code == 1
-    assert "1 problems" in ran.out
+    assert "1 problem" in ran.out
     assert f"{damaged}/orders/0/{SEGMENT} at byte " in ran.out
     assert "penstock log repair" in ran.err
     report = Penstock().run("log", "verify", str(damaged), "--json")

@@ -64,7 +64,8 @@ def describe(
         return
     lag = sum(item["lag"] or 0 for item in report["partitions"])
     output.line(
-        f"{group}: {found.state}, {len(found.members)} members, {lag:,} records behind"
+        f"{group}: {found.state}, {output.count(len(found.members), 'member')}, "
+        f"{output.count(lag, 'record')} behind"
         + (f", assignor {found.assignor}" if found.assignor else "")
     )
     shown = ["topic", "partition", "committed", "end", "lag", "client_id", "host"]
@@ -124,7 +125,9 @@ def reset(
         rows = ([m.topic, m.partition, m.before, m.after] for m in moves)
         output.table(["topic", "partition", "before", "after"], rows)
     if not dry_run:
-        output.confirm(f"Move the offsets of {group} in {len(moves)} partitions?", yes=yes)
+        output.confirm(
+            f"Move the offsets of {group} in {output.count(len(moves), 'partition')}?", yes=yes
+        )
         apply(cluster, admin, group, moves)
     if json:
         output.document(
@@ -158,6 +161,6 @@ def delete(
 def _check_idle(group: Group) -> None:
     if group.members:
         raise CommandError(
-            f"The consumer group {group.name} has {len(group.members)} active members.",
+            f"The consumer group {group.name} has {output.count(len(group.members), 'active member')}.",
             "Stop its consumers first; `penstock group describe` shows them.",
         )

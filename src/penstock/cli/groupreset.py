@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cli import offsets
+from penstock.cli import offsets, output
 from penstock.cli.cluster import REQUEST_TIMEOUT_S, unknown_topic
 from penstock.cli.failure import CommandError, UsageError
 from penstock.cli.groupstate import committed_offsets, describe_groups
@@ -42,7 +42,7 @@ def plan(
     members = describe_groups(cluster, admin, [group]).get(group)
     if members is not None and members.members:
         raise CommandError(
-            f"The consumer group {group} has {len(members.members)} active members.",
+            f"The consumer group {group} has {output.count(len(members.members), 'active member')}.",
             "Stop its consumers first; `penstock group describe` shows them.",
         )
     committed = committed_offsets(cluster, admin, group)

@@ -106,7 +106,9 @@ def repair(
         if not json:
             _show(reports)
         if reports:
-            output.confirm(f"Mend {len(reports)} of {len(found)} partitions?", yes=yes)
+            output.confirm(
+                f"Mend {len(reports)} of {output.count(len(found), 'partition')}?", yes=yes
+            )
         mended = mend([partition for partition, _ in reports])
     if json:
         output.document({"partitions": [_described(*item) for item in mended]})
@@ -114,7 +116,9 @@ def repair(
     for _, report in mended:
         for path in report.kept:
             output.line(f"What was cut out is kept in {path}.")
-    output.line(f"Mended {len(mended)} partitions." if mended else "Nothing to mend.")
+    output.line(
+        f"Mended {output.count(len(mended), 'partition')}." if mended else "Nothing to mend."
+    )
 
 
 def _needs_repair(report: Report) -> bool:
@@ -137,7 +141,7 @@ def _show(reports: list[tuple[Partition, Report]]) -> None:
     for partition, report in reports:
         span = [report.start_offset, report.end_offset]
         counts = [report.segments, report.batches, report.records, *span]
-        state = "sound" if report.is_sound else f"{len(report.problems)} problems"
+        state = "sound" if report.is_sound else output.count(len(report.problems), "problem")
         rows.append([partition.topic, partition.number, *counts, output.size(report.bytes), state])
     if rows:
         output.table(columns, rows)

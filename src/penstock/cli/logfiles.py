@@ -83,7 +83,7 @@ def _each(
     total = sum(inspect.size_of(item.directory) for item in partitions)
     done = 0
     with output.Progress(
-        f"{verb} {len(partitions)} partitions", total, unit_bytes=True
+        f"{verb} {output.count(len(partitions), 'partition')}", total, unit_bytes=True
     ) as progress:
 
         def advance(count: int) -> None:
@@ -185,7 +185,7 @@ def _print_text(partition: Partition, kind: str, fields: dict[str, Any]) -> None
         output.line(
             f"{where} {fields['file']} at {fields['position']}: "
             f"offsets {fields['first_offset']} to {fields['last_offset']}, "
-            f"{fields['records']} records, {fields['bytes']} bytes, {fields['compression']}, "
+            f"{output.count(fields['records'], 'record')}, {fields['bytes']} bytes, {fields['compression']}, "
             f"up to {iso(fields['max_timestamp'])}"
             + (
                 f", producer {fields['producer_id']}/{fields['producer_epoch']} "

@@ -84,6 +84,11 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
+def count(number: int, noun: str) -> str:
+    """`1 record`, `2,000 records`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Go on only if the person says so. Without a terminal to ask on, `--yes` is required."""
     if yes:

@@ -250,7 +250,7 @@ class _Delivery:
     def summary(self) -> str:
         seconds = max(time.monotonic() - self._started_s, 1e-3)
         return (
-            f"{self.acknowledged:,} records ({output.size(self.bytes)}) to {self._topic} in "
+            f"{output.count(self.acknowledged, 'record')} ({output.size(self.bytes)}) to {self._topic} in "
             f"{seconds:.2f} s: {self.acknowledged / seconds:,.0f} records/s"
         )
 

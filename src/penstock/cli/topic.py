@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import fnmatch
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from penstock.cli import output
-from penstock.cli.cluster import REQUEST_TIMEOUT_S, Cluster, unknown_topic
+from penstock.cli.cluster import REQUEST_TIMEOUT_S, Cluster
 from penstock.cli.failure import UsageError
 from penstock.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, Yes, examples
+from penstock.cli.topicstate import (
+    described_partition,
+    existing,
+    show_description,
+    topic_ranges,
+    topic_settings,
+)
 from penstock.cli.values import pairs
-from penstock.model import TopicPartition
-
-if TYPE_CHECKING:
-    from penstock.cli.adminapi import AdminClient, TopicMetadata
-    from penstock.cli.offsets import Range
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,7 +82,7 @@ def create(
         return
     for item in report:
         verb = "Created" if item["created"] else "Already there:"
-        output.line(f"{verb} {item['topic']} ({_count(item['partitions'], 'partition')}).")
+        output.line(f"{verb} {item['topic']} ({output.count(item['partitions'], 'partition')}).")
 
 
 @app.command("list", epilog=examples("penstock topic list 'orders-*' --records"))
@@ -110,7 +112,7 @@ def list_topics(
         for name, topic in found.items()
     ]
     if records:
-        spans = _ranges(cluster, admin, found)
+        spans = topic_ranges(cluster, admin, found)
         for item in report:
             item["records"] = sum(
                 s.records for where, s in spans.items() if where.topic == item["topic"]
@@ -136,13 +138,15 @@ def describe(
     """Show the partitions, offsets and settings of topics."""
     cluster = Cluster.reach(bootstrap, client)
     admin = cluster.admin()
-    found = _existing(cluster, admin, topics)
-    spans = _ranges(cluster, admin, found)
-    settings = _settings(cluster, admin, list(found))
+    found = existing(cluster, admin, topics)
+    spans = topic_ranges(cluster, admin, found)
+    settings = topic_settings(cluster, admin, list(found))
     report = [
         {
             "topic": name,
-            "partitions": [_partition(topic, number, spans) for number in sorted(topic.partitions)],
+            "partitions": [
+                described_partition(topic, number, spans) for number in sorted(topic.partitions)
+            ],
             "settings": [s for s in settings[name] if all_settings or s["source"] == "topic"],
         }
         for name, topic in found.items()
@@ -151,39 +155,7 @@ def describe(
         output.document({"topics": report})
         return
     for item in report:
-        _show_description(item)
-
-
-def _show_description(item: dict[str, Any]) -> None:
-    rows = item["partitions"]
-    total = sum(row["records"] for row in rows)
-    title = f"{item['topic']}: {_count(len(rows), 'partition')}, {_count(total, 'record')}"
-    cells = (
-        [", ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row.values()]
-        for row in rows
-    )
-    output.table(list(rows[0]), cells, title=title)
-    if item["settings"]:
-        output.table(
-            ["setting", "value", "source"],
-            ([s["name"], s["value"], s["source"]] for s in item["settings"]),
-        )
-
-
-def _partition(
-    topic: TopicMetadata, number: int, spans: dict[TopicPartition, Range]
-) -> dict[str, Any]:
-    partition = topic.partitions[number]
-    span = spans[TopicPartition(str(topic.topic), number)]
-    return {
-        "partition": number,
-        "leader": partition.leader,
-        "replicas": list(partition.replicas),
-        "isr": list(partition.isrs),
-        "start": span.start,
-        "end": span.end,
-        "records": span.records,
-    }
+        show_description(item)
 
 
 @app.command(
@@ -260,9 +232,9 @@ def delete(
     """Delete topics with all their records."""
     cluster = Cluster.reach(bootstrap, client)
     admin = cluster.admin()
-    found = _existing(cluster, admin, topics)
-    total = sum(span.records for span in _ranges(cluster, admin, found).values())
-    output.confirm(f"Delete {', '.join(found)} with {_count(total, 'record')}?", yes=yes)
+    found = existing(cluster, admin, topics)
+    total = sum(span.records for span in topic_ranges(cluster, admin, found).values())
+    output.confirm(f"Delete {', '.join(found)} with {output.count(total, 'record')}?", yes=yes)
     cluster.settle(
         admin.delete_topics(list(found), operation_timeout=5, request_timeout=REQUEST_TIMEOUT_S)
     )
@@ -270,51 +242,3 @@ def delete(
         output.document({"topics": [{"topic": name, "deleted": True} for name in found]})
     else:
         output.line(f"Deleted {', '.join(found)}.")
-
-
-def _existing(cluster: Cluster, admin: AdminClient, names: list[str]) -> dict[str, TopicMetadata]:
-    there = cluster.topics(admin)
-    for name in names:
-        if name not in there:
-            raise unknown_topic(name)
-    return {name: there[name] for name in names}
-
-
-def _ranges(
-    cluster: Cluster, admin: AdminClient, topics: dict[str, TopicMetadata]
-) -> dict[TopicPartition, Range]:
-    from penstock.cli.offsets import ranges
-
-    return ranges(
-        cluster,
-        admin,
-        [
-            TopicPartition(name, number)
-            for name, topic in topics.items()
-            for number in topic.partitions
-        ],
-    )
-
-
-def _settings(
-    cluster: Cluster, admin: AdminClient, names: list[str]
-) -> dict[str, list[dict[str, Any]]]:
-    from penstock.cli.adminapi import ConfigResource, ConfigSource, ResourceType
-
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-    futures = admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
-    words = {
-        ConfigSource.DYNAMIC_TOPIC_CONFIG.value: "topic",
-        ConfigSource.DEFAULT_CONFIG.value: "default",
-    }
-    return {
-        resource.name: [
-            {"name": name, "value": entry.value, "source": words.get(entry.source, "broker")}
-            for name, entry in sorted(entries.items())
-        ]
-        for resource, entries in cluster.settle(futures, ", ".join(names)).items()
-    }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
