@@ -150,17 +150,21 @@ class Connection:
     def _handle_received(self) -> None:
         """Handle what was received, as far as it is whole requests whose answers have room."""
         is_turn_over = False
+        failure = None
         self._is_handling = True
         try:
             is_turn_over = self._handle_requests()
         except ProtocolError as error:
-            self._give_up(str(error))
+            failure = str(error)
         except Exception as error:
             logger.exception("a request failed unexpectedly peer=%s", self.peer)
-            self._give_up(repr(error))
-        finally:
-            self._is_handling = False
-        if is_turn_over:
+            failure = repr(error)
+        self._is_handling = False
+        if self._unsent and not self._is_writing:
+            self._flush()
+        if failure is not None:
+            self._give_up(failure)
+        elif is_turn_over:
             self._pause_reading()
             self._loop.call_soon(self._next_turn)
         elif not self.is_closed:
@@ -298,6 +302,11 @@ class Connection:
 
     def _send(self, parts: list[Part], size: int) -> None:
         if self.is_closed:
+            return
+        if self._is_handling and self._end > self._start:
+            # More requests came with this one: their answers leave together, with one call.
+            self._unsent += parts
+            self._unsent_bytes += size
             return
         if not self._unsent and len(parts) == 1:
             data = parts[0]
