@@ -8,6 +8,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli import consume, demo, group, log, produce, serve, topic
+from penstock.cli.longhelp import LongHelpCommand
 from penstock.cli.options import examples
 
 _EPILOG: Final = examples(
@@ -45,7 +46,7 @@ def penstock(
     """A durable streaming log that speaks the Kafka wire protocol."""
 
 
-app.command("serve", epilog=serve.EPILOG)(serve.command())
+app.command("serve", epilog=serve.EPILOG, cls=LongHelpCommand)(serve.command())
 app.command("demo", epilog=demo.EPILOG)(demo.demo)
 app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)
