@@ -44,7 +44,7 @@ class LogStore:
         self.data_dir = os.path.abspath(config.data_dir)
         self._config = config
         self._clock = clock or SystemClock()
-        self._lock_fd = _lock_directory(self.data_dir)
+        self._lock_fd = lock_directory(self.data_dir)
         self._open_files = OpenFiles(config.open_segments_max)
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._dirty: dict[PartitionLog, None] = {}
@@ -206,7 +206,7 @@ def _remove_files(paths: list[str]) -> None:
             continue
 
 
-def _lock_directory(data_dir: str) -> int:
+def lock_directory(data_dir: str) -> int:
     own = os.path.join(data_dir, OWN_DIRECTORY)
     try:
         os.makedirs(own, exist_ok=True)
