@@ -41,6 +41,13 @@ class TestSync:
         assert late.synced is not None
         assert late.synced.assignment == b"1"
 
+    def test_of_a_stable_group_renews_the_session(self, machine: Machine) -> None:
+        (a,) = machine.stable(1, session_s=10)
+        machine.wait(9)
+        machine.sync(a)
+        machine.wait(9)
+        assert machine.state == "Stable"
+
     def test_gives_members_the_leader_forgot_an_empty_assignment(self, machine: Machine) -> None:
         a = machine.join()
         done = machine.sync(a.member_id, {"somebody else": b"1"})
@@ -196,8 +203,20 @@ class TestASession:
         assert waits.waits
         machine.sync(a, {b.member_id: b"1"})
         assert waits.error is ErrorCode.none
-        machine.wait(9)
-        assert machine.heartbeat(b.member_id) is ErrorCode.none, "a new session began"
+        machine.wait(5)
+        machine.heartbeat(a)
+        machine.wait(4.9)
+        assert machine.state == "Stable", "a new session began"
+        machine.wait(0.1)
+        assert machine.heartbeat(b.member_id) is ErrorCode.unknown_member_id
+
+    def test_begins_when_the_join_is_answered(self, machine: Machine) -> None:
+        a = machine.join(session_s=10)
+        machine.wait(9.9)
+        assert machine.state == "CompletingRebalance"
+        machine.wait(0.1)
+        assert machine.state == "Empty"
+        assert machine.sync(a.member_id).error is ErrorCode.unknown_member_id
 
 
 class TestLeaving:
@@ -273,14 +292,16 @@ class TestAStaticMember:
         assert back.error is ErrorCode.none
 
     def test_keeps_its_old_id_if_the_new_one_cannot_be_stored(self, machine: Machine) -> None:
-        (_, s) = machine.stable(1, instances=["i"])
+        (a, s) = machine.stable(1, instances=["i"], session_s=10)
         machine.holds_stores = True
-        back = machine.join(instance="i")
+        back = machine.join(instance="i", session_s=10)
         machine.finish_store(ErrorCode.coordinator_not_available)
         assert (back.error, back.member_id) == (ErrorCode.coordinator_not_available, "")
-        assert machine.heartbeat(s, instance="i") is ErrorCode.none
-        machine.wait(9.9)
-        assert machine.state == "Stable"
+        machine.wait(9)
+        machine.heartbeat(a)
+        assert machine.group.members.static_member_id("i") == s
+        machine.wait(1)
+        assert machine.heartbeat(s, instance="i") is ErrorCode.unknown_member_id, "nobody is there"
 
     def test_fences_its_older_self_everywhere(self, machine: Machine) -> None:
         (_, s) = machine.stable(1, instances=["i"])

@@ -81,7 +81,7 @@ class Rebalance:
         self._syncs: dict[str, Reply] = {}  # members that wait for their assignment
         self._unsynced: set[str] = set()  # members of this generation that have not asked for it
         self._initial: _InitialDelay | None = None  # only in PREPARING
-        self._storing_generation: int | None = None  # its assignment is on the way to the store
+        self._storing_generation: int | None = None  # its assignment is, or was, on the way
         self._effects: list[Effect] = []
 
     def take_effects(self) -> list[Effect]:
@@ -206,8 +206,6 @@ class Rebalance:
                 pass  # at worst a restart finds the old generation, whose members then expire
 
     def _assignment_stored(self, purpose: AssignmentStored, error: ErrorCode, now: Now) -> None:
-        if self._storing_generation == purpose.generation:
-            self._storing_generation = None
         if (
             self.state is not GroupState.COMPLETING_REBALANCE
             or self.generation != purpose.generation
