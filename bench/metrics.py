@@ -67,15 +67,16 @@ def _throughput(size: str, text: str) -> list[Metric]:
 
 
 def _latency(rate: int) -> list[Metric]:
+    title = f"produce latency at {rate:,} msg/s"
+    rows = [
+        (f"latency_{rate}_p50", f"{title}, p50", "µs", None),
+        (f"latency_{rate}_p99", f"{title}, p99", "µs", 0.2),
+        (f"latency_{rate}_p999", f"{title}, p99.9", "µs", None),
+        (f"java_latency_{rate}_p99", f"{title}, p99, Java", "ms", None),
+    ]
     return [
-        Metric(
-            key=f"latency_{rate}_{key}",
-            title=f"produce latency at {rate:,} msg/s, {name}",
-            unit="µs",
-            better=Better.LOWER,
-            ratio=0.2 if key == "p99" else None,
-        )
-        for key, name in (("p50", "p50"), ("p99", "p99"), ("p999", "p99.9"))
+        Metric(key=key, title=title, unit=unit, better=Better.LOWER, ratio=ratio)
+        for key, title, unit, ratio in rows
     ]
 
 
