@@ -34,7 +34,7 @@ ATTRIBUTE_TRANSACTIONAL: Final = 0x10
 ATTRIBUTE_CONTROL: Final = 0x20
 COMPRESSION_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_CRC_START: Final = 21
+CRC_START: Final = 21
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 _CRC_AND_ATTRIBUTES: Final = struct.Struct(">Ih")
@@ -87,7 +87,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 def crc_of(batch: Buffer) -> int:
     """The CRC that a whole batch should carry."""
-    return crc32c(memoryview(batch)[_CRC_START:])
+    return crc32c(memoryview(batch)[CRC_START:])
 
 
 def check_produced(batch: memoryview, bytes_max: int) -> BatchHeader:
@@ -109,7 +109,7 @@ def check_produced(batch: memoryview, bytes_max: int) -> BatchHeader:
             ErrorCode.message_too_large,
             f"the batch has {size} bytes, max.message.bytes is {bytes_max}",
         )
-    if crc32c(batch[_CRC_START:]) != header.crc:
+    if crc32c(batch[CRC_START:]) != header.crc:
         raise ApiError(ErrorCode.corrupt_message, "the record batch fails its CRC")
     count = header.record_count
     if count <= 0 or header.last_offset_delta != count - 1:
@@ -118,6 +118,10 @@ def check_produced(batch: memoryview, bytes_max: int) -> BatchHeader:
     if attributes & (ATTRIBUTE_CONTROL | ATTRIBUTE_TRANSACTIONAL):
         raise ApiError(
             ErrorCode.invalid_record, "transactional and control batches are not accepted yet"
+        )
+    if attributes & ATTRIBUTE_LOG_APPEND_TIME:
+        raise ApiError(
+            ErrorCode.invalid_timestamp, "only the broker marks records as stamped on arrival"
         )
     if attributes & ATTRIBUTE_COMPRESSION >= len(COMPRESSION_NAMES):
         raise ApiError(ErrorCode.unsupported_compression_type, "unknown compression codec")

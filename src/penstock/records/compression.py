@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Final
 
 import cramjam
@@ -10,28 +11,32 @@ import cramjam
 from penstock.errors import PenstockError
 from penstock.records.batch import COMPRESSION_NAMES, Buffer
 
+DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024  # a megabyte may claim to hold gigabytes
+
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
+_FIRST_BUFFER_BYTES: Final = 64 * 1024
+_BUFFER_IS_FULL: Final = "failed to write whole buffer"  # how cramjam says it
 
 
 class CompressionError(PenstockError):
     """The records of a batch cannot be decompressed."""
 
 
-def decompress(codec: int, data: Buffer) -> bytes:
-    """The records of a batch whose attributes name `codec` (0 to 4)."""
+def decompress(codec: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """The records of a batch whose attributes name `codec` (0 to 4), if they fit `bytes_max`."""
     try:
         match codec:
             case 0:
                 return bytes(data)
             case 1:
-                return zlib.decompress(data, wbits=31)
+                return _gzip(data, bytes_max)
             case 2:
-                return _snappy(bytes(data))
+                return _snappy(bytes(data), bytes_max)
             case 3:
-                return bytes(cramjam.lz4.decompress(bytes(data)))
+                return _into(cramjam.lz4.decompress_into, bytes(data), bytes_max)
             case 4:
-                return bytes(cramjam.zstd.decompress(bytes(data)))
+                return _into(cramjam.zstd.decompress_into, bytes(data), bytes_max)
     except (zlib.error, cramjam.DecompressionError) as error:
         raise CompressionError(f"{COMPRESSION_NAMES[codec]} data is damaged: {error}") from error
     raise CompressionError(f"unknown compression codec {codec}")
@@ -54,15 +59,54 @@ def compress(codec: int, data: bytes) -> bytes:
     raise CompressionError(f"unknown compression codec {codec}")
 
 
-def _snappy(data: bytes) -> bytes:
+def _gzip(data: Buffer, bytes_max: int) -> bytes:
+    decompressor = zlib.decompressobj(wbits=31)
+    result = decompressor.decompress(data, bytes_max)
+    if not decompressor.eof:
+        if decompressor.unconsumed_tail or len(result) == bytes_max:
+            raise _too_large(bytes_max)
+        raise CompressionError("gzip data is damaged: it is cut short")
+    return result
+
+
+def _into(decompress_into: Callable[[bytes, bytearray], int], data: bytes, bytes_max: int) -> bytes:
+    """Decompress into a buffer that grows until the result fits: the data does not say its size."""
+    size = max(_FIRST_BUFFER_BYTES, 4 * len(data))
+    while True:
+        size = min(size, bytes_max)
+        buffer = bytearray(size)
+        try:
+            return bytes(memoryview(buffer)[: decompress_into(data, buffer)])
+        except cramjam.DecompressionError as error:
+            if _BUFFER_IS_FULL not in str(error):
+                raise
+        if size == bytes_max:
+            raise _too_large(bytes_max)
+        size *= 4
+
+
+def _too_large(bytes_max: int) -> CompressionError:
+    return CompressionError(f"the records have more than {bytes_max} bytes")
+
+
+def _snappy(data: bytes, bytes_max: int) -> bytes:
     """Raw snappy, or the framed form of the Java client (xerial): length-prefixed raw blocks."""
     if not data.startswith(_XERIAL_MAGIC):
-        return bytes(cramjam.snappy.decompress_raw(data))
+        return _snappy_block(data, bytes_max)
     blocks: list[bytes] = []
     position = _XERIAL_HEADER_BYTES
     while position < len(data):
         size = int.from_bytes(data[position : position + 4], "big")
         position += 4
-        blocks.append(bytes(cramjam.snappy.decompress_raw(data[position : position + size])))
+        blocks.append(_snappy_block(data[position : position + size], bytes_max))
+        bytes_max -= len(blocks[-1])
         position += size
+    if position != len(data):
+        raise CompressionError("snappy data is damaged: it is cut short")
     return b"".join(blocks)
+
+
+def _snappy_block(data: bytes, bytes_max: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(data) > bytes_max:
+        raise _too_large(bytes_max)
+    return bytes(cramjam.snappy.decompress_raw(data))

@@ -76,13 +76,13 @@ def records_of(batch: Buffer) -> Iterator[Record]:
             position = start + size
             if size <= 0 or position > len(data):
                 raise BadRecordError("a record extends past its batch")
-            yield _record(data, start, header, stamped)
+            yield _record(data[start:position], header, stamped)
     except IndexError:
         raise BadRecordError("a record extends past its batch") from None
 
 
-def _record(data: bytes, position: int, header: BatchHeader, stamped: bool) -> Record:
-    timestamp_delta, position = read_varint(data, position + 1)
+def _record(data: bytes, header: BatchHeader, stamped: bool) -> Record:
+    timestamp_delta, position = read_varint(data, 1)
     offset_delta, position = read_varint(data, position)
     key, position = _nullable(data, position)
     value, position = _nullable(data, position)
@@ -92,13 +92,19 @@ def _record(data: bytes, position: int, header: BatchHeader, stamped: bool) -> R
         name, position = _nullable(data, position)
         content, position = _nullable(data, position)
         headers.append(((name or b"").decode("utf-8", "replace"), content))
+    if position != len(data):
+        raise BadRecordError("a record's fields do not fill it")
     timestamp = header.max_timestamp if stamped else header.base_timestamp + timestamp_delta
     return Record(header.base_offset + offset_delta, timestamp, key, value, headers)
 
 
 def _nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
     size, position = read_varint(data, position)
-    return (None, position) if size < 0 else (data[position : position + size], position + size)
+    if size < 0:
+        return None, position
+    if position + size > len(data):
+        raise BadRecordError("a field extends past its record")
+    return data[position : position + size], position + size
 
 
 def encode_batch(
