@@ -1,22 +1,30 @@
-"""Walking a segment file batch by batch, checking every one: for recovery, verification and repair."""
+"""Walking a segment file batch by batch, checking every one: for recovery, verification and repair.
+
+The file is read in pieces, not mapped: a sector that cannot be read, or a file that is cut while it is
+scanned, is an `OSError` or a damaged range here, and the end of the whole process under a mapping.
+"""
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
+from penstock.log.files import LogFile
 from penstock.records.batch import (
+    CRC_START,
     HEADER_BYTES,
     MAGIC,
     BatchHeader,
-    crc_of,
     read_header,
 )
 
 _OFFSET_SPAN: Final = 2**31  # a segment's offsets lie within this of its base
+_PIECE_BYTES: Final = 1024 * 1024
+_PATTERN_BYTES: Final = 17  # from the base offset to the magic byte
 
 
 class ScannedBatch(NamedTuple):
@@ -45,61 +53,101 @@ def scan(
 
     Goes on behind damage at the next sound batch, so that a caller sees all there is.
     """
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        size = size if end is None else min(size, end)
-        if start >= size:
-            return
-        with (
-            mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as data,
-        ):
-            yield from _walk(data, mapped, start, next_offset)
-
-
-def _walk(
-    data: memoryview, mapped: mmap.mmap, position: int, next_offset: int
-) -> Iterator[ScannedBatch | Damage]:
-    size = len(data)
-    while position < size:
-        found = check_at(data, position, next_offset)
+    bytes_of = _Pieces(path, end)
+    position = start
+    while position < bytes_of.size:
+        found = _check_in_file(bytes_of, position, next_offset)
         if isinstance(found, BatchHeader):
             yield ScannedBatch(position, found)
             position += found.size_bytes
             next_offset = found.last_offset + 1
             continue
-        resume = _next_sound(data, mapped, position + 1, next_offset)
-        end = size if resume is None else resume
-        yield Damage(position, end, found, resume is None)
-        position = end
+        resume = _next_sound(bytes_of, position + 1, next_offset)
+        until = bytes_of.size if resume is None else resume
+        yield Damage(position, until, found, resume is None)
+        position = until
 
 
 def check_at(data: memoryview, position: int, next_offset: int) -> BatchHeader | str:
     """The header of a sound batch at `position`, or what is wrong with the bytes there."""
     left = len(data) - position
+    header = _check_header(data[position : position + HEADER_BYTES], left, next_offset)
+    if isinstance(header, str):
+        return header
+    if crc32c(data[position + CRC_START : position + header.size_bytes]) != header.crc:
+        return "the batch fails its CRC"
+    return header
+
+
+def _check_header(data: memoryview, left: int, next_offset: int) -> BatchHeader | str:
     if left < HEADER_BYTES:
         return f"{left} bytes are too few for a batch"
-    header = read_header(data, position)
+    header = read_header(data)
     if header.magic != MAGIC or header.size_bytes < HEADER_BYTES:
         return "no record batch begins here"
     if header.size_bytes > left:
         return f"the batch needs {header.size_bytes} bytes, {left} are left"
     if header.base_offset < next_offset:
         return f"offset {header.base_offset} where at least {next_offset} is due"
-    if crc_of(data[position : position + header.size_bytes]) != header.crc:
-        return "the batch fails its CRC"
     return header
 
 
-def _next_sound(data: memoryview, mapped: mmap.mmap, position: int, next_offset: int) -> int | None:
+class _Pieces:
+    """A file's bytes, at most a piece or so of them in memory."""
+
+    def __init__(self, path: str, end: int | None) -> None:
+        self._file = LogFile(path, os.O_RDONLY)
+        self.size = os.fstat(self._file.fd).st_size
+        if end is not None:
+            self.size = min(self.size, end)
+        self._start = 0
+        self._data = memoryview(b"")
+
+    def __call__(self, position: int, count: int) -> memoryview:
+        """`count` bytes, at most a piece of them; fewer if the file ends, or was cut since."""
+        start = position - self._start
+        if start < 0 or start + count > len(self._data):
+            wanted = min(_PIECE_BYTES, self.size - position)
+            self._data = memoryview(self._file.pread(wanted, position))
+            self._start = position
+            start = 0
+        return self._data[start : start + count]
+
+
+def _check_in_file(bytes_of: _Pieces, position: int, next_offset: int) -> BatchHeader | str:
+    data = bytes_of(position, HEADER_BYTES)
+    left = bytes_of.size - position if len(data) == HEADER_BYTES else len(data)
+    header = _check_header(data, left, next_offset)
+    if isinstance(header, str):
+        return header
+    crc = 0
+    at, end = position + CRC_START, position + header.size_bytes
+    while at < end:
+        piece = bytes_of(at, min(end - at, _PIECE_BYTES))
+        if not piece:
+            return "the file ends inside the batch"
+        crc = crc32c(piece, crc)
+        at += len(piece)
+    return header if crc == header.crc else "the batch fails its CRC"
+
+
+def _next_sound(bytes_of: _Pieces, position: int, next_offset: int) -> int | None:
     """Where the next sound batch begins, or None."""
     high_bytes = {
         (offset >> 32).to_bytes(4, "big") for offset in (next_offset, next_offset + _OFFSET_SPAN)
     }
     prefix = b"|".join(re.escape(high) for high in sorted(high_bytes))
     # Any 4 low bytes, length and epoch (12 bytes in all), then the magic byte.
-    candidate = re.compile(b"(?=(?:" + prefix + b")[\\x00-\\xff]{12}\\x02)")
-    for match in candidate.finditer(mapped, position):
-        if isinstance(check_at(data, match.start(), next_offset), BatchHeader):
-            return match.start()
+    header = re.compile(b"(?:" + prefix + b")(?s:.{12})\\x02")
+    while position + HEADER_BYTES <= bytes_of.size:
+        piece = bytes(bytes_of(position, _PIECE_BYTES))
+        match = header.search(piece) if b"\x02" in piece else None
+        while match is not None:
+            candidate = position + match.start()
+            if isinstance(_check_in_file(bytes_of, candidate, next_offset), BatchHeader):
+                return candidate
+            match = header.search(piece, match.start() + 1)
+        if len(piece) < _PATTERN_BYTES:
+            return None
+        position += len(piece) - _PATTERN_BYTES + 1
     return None

@@ -1,0 +1,73 @@
+"""Open files that close themselves, and the pieces of them that readers are given."""
+
+from __future__ import annotations
+
+import os
+
+from penstock.errors import CorruptLogError
+
+_fdatasync = getattr(os, "fdatasync", os.fsync)  # macOS has the second only
+
+
+class LogFile:
+    """An open file; closed when the last one who holds it lets go, so a slice outlives a deletion."""
+
+    __slots__ = ("__weakref__", "fd")
+
+    def __init__(self, path: str, flags: int) -> None:
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+    def pread(self, count: int, position: int) -> bytes:
+        """Up to `count` bytes; whoever closes files meanwhile does not take this one away."""
+        return os.pread(self.fd, count, position)
+
+    def sync(self) -> None:
+        """Make it durable. Blocks: runs in a thread."""
+        os.fsync(self.fd)
+
+    def sync_data(self) -> None:
+        """Make its bytes durable, if not all that is known about it. Blocks: runs in a thread."""
+        _fdatasync(self.fd)
+
+
+class Directory(LogFile):
+    """An open directory: stays the same one if it is moved away and another takes its name."""
+
+    __slots__ = ()
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+class FileSlice:
+    """Bytes `[position, position + size)` of a segment file: whole batches, ready to be sent."""
+
+    __slots__ = ("file", "position", "size")
+
+    def __init__(self, file: LogFile, position: int, size: int) -> None:
+        self.file = file
+        self.position = position
+        self.size = size
+
+    def read(self) -> bytes:
+        """The bytes themselves. From disk if they are not cached: see `is_cached`."""
+        data = self.file.pread(self.size, self.position)
+        if len(data) != self.size:
+            raise CorruptLogError("segment", self.position, "the file is shorter than the log")
+        return data
+
+    def is_cached(self) -> bool:
+        """Whether the system has both ends in memory, so that sending will not wait for a disk."""
+        probe = [bytearray(1)]
+        try:
+            for position in (self.position, self.position + self.size - 1):
+                os.preadv(self.file.fd, probe, position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except (AttributeError, OSError):  # a system or file system that cannot tell
+            return True
+        return True
