@@ -1,9 +1,9 @@
 """A log's recovery point: what was known to be sound when it was written.
 
-Two positions are kept. `position` is what had been written when the checkpoint was taken: it is good as
+Two positions are kept. `written` is how far the log went when the checkpoint was taken: it is good as
 long as the machine has not restarted, because what a dead process wrote stays in the system's page
-cache. `durable_position` is what had been synced to disk: it is good after a power cut, too. The boot id
-tells the two cases apart, so after a `kill -9` only the last moments are scanned, synced or not.
+cache. `durable` is what had been synced to disk: it is good after a power cut, too. The boot id tells
+the two cases apart, so after a `kill -9` only the last moments are scanned, synced or not.
 """
 
 from __future__ import annotations
@@ -11,15 +11,26 @@ from __future__ import annotations
 import errno
 import functools
 import json
+import logging
 import os
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from crc32c import crc32c
 
+from penstock.log.files import Directory
+
+logger = logging.getLogger(__name__)
+
 FILE_NAME: Final = "checkpoint"
+SYNC_FAILED: Final = ""  # the boot id that no boot has: only what is on disk is to be believed
 _FORMAT: Final = 1
+
+# How far the indexes of the segment at `written` can be relied on.
+INDEXES_NOT_WHOLE: Final = "not whole"
+INDEXES_WRITTEN: Final = "written"
+INDEXES_DURABLE: Final = "durable"
 
 
 @functools.cache
@@ -52,6 +63,10 @@ class Checkpoint:
     segment_created_ms: int
     max_timestamp: int  # of the segment at `written`, with its offset
     max_timestamp_offset: int
+    indexes: str  # of that segment: INDEXES_…
+    gaps: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # lost offsets [a, b) between segments
     epochs: list[tuple[int, int]] = field(default_factory=list)
     producers: list[Any] = field(default_factory=list)
 
@@ -59,8 +74,17 @@ class Checkpoint:
         """Where recovery has to begin: `written` if the machine is still up, else `durable`."""
         return self.written if self.boot == boot_id() else self.durable
 
+    @property
+    def are_indexes_whole(self) -> bool:
+        """Whether the index files hold every entry there was before the point to start from."""
+        if self.boot == boot_id():
+            return self.indexes != INDEXES_NOT_WHOLE
+        return self.indexes == INDEXES_DURABLE and self.written == self.durable
+
     def encode(self) -> bytes:
-        body = json.dumps({"format": _FORMAT, **asdict(self)}, separators=(",", ":")).encode()
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values |= {"written": asdict(self.written), "durable": asdict(self.durable)}
+        body = json.dumps({"format": _FORMAT, **values}, separators=(",", ":")).encode()
         return b"%08x\n%s\n" % (crc32c(body), body)
 
     @classmethod
@@ -76,6 +100,7 @@ class Checkpoint:
             values["written"] = Position(**values["written"])
             values["durable"] = Position(**values["durable"])
             values["epochs"] = [(epoch, start) for epoch, start in values["epochs"]]
+            values["gaps"] = [(start, end) for start, end in values["gaps"]]
             return cls(**values)
         except (ValueError, KeyError, TypeError):
             return None
@@ -83,18 +108,23 @@ class Checkpoint:
 
 def load(directory: str) -> Checkpoint | None:
     """The directory's checkpoint, or None if there is none that can be trusted."""
+    path = os.path.join(directory, FILE_NAME)
     try:
-        with open(os.path.join(directory, FILE_NAME), "rb") as file:
-            return Checkpoint.decode(file.read())
+        with open(path, "rb") as file:
+            saved = Checkpoint.decode(file.read())
     except FileNotFoundError:
         return None
+    if saved is None:
+        logger.warning("the recovery point is damaged: the whole log is scanned path=%s", path)
+    return saved
 
 
-def save(directory: str, data: bytes, *, durable: bool = False) -> None:
+def save(directory: Directory, data: bytes, *, durable: bool = False) -> None:
     """Replace the directory's checkpoint in one step. With `durable`, it is on disk on return."""
-    path = os.path.join(directory, FILE_NAME)
-    temporary = f"{path}.new"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    at = directory.fd
+    temporary = f"{FILE_NAME}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o644, dir_fd=at)
     try:
         if os.write(fd, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary)
@@ -102,15 +132,11 @@ def save(directory: str, data: bytes, *, durable: bool = False) -> None:
             os.fsync(fd)
     finally:
         os.close(fd)
-    os.replace(temporary, path)
+    os.replace(temporary, FILE_NAME, src_dir_fd=at, dst_dir_fd=at)
     if durable:
-        sync_directory(directory)
+        directory.sync()
 
 
 def sync_directory(directory: str) -> None:
     """Make the directory's entries durable. Blocks: runs in a thread."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    Directory(directory).sync()

@@ -50,3 +50,8 @@ class LeaderEpochs:
         del self._entries[:keep]
         if self._entries and self._entries[0][1] < log_start_offset:
             self._entries[0] = (self._entries[0][0], log_start_offset)
+
+    def trim_end(self, log_end_offset: int) -> None:
+        """Forget epochs that began at or above the log's end: their records were lost."""
+        while self._entries and self._entries[-1][1] >= log_end_offset:
+            self._entries.pop()

@@ -7,13 +7,18 @@ as soon as the first is done and covers them all. The event loop never waits for
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from concurrent.futures import Executor
 
-from penstock.log.partition_log import PartitionLog, SyncPlan
+from penstock.log.partition_log import PartitionLog
+from penstock.log.plans import SyncPlan
 
 logger = logging.getLogger(__name__)
+
+
+_Queue = deque[tuple[int, asyncio.Future[None]]]  # (offset to be durable, who waits for it)
 
 
 class GroupCommit:
@@ -21,7 +26,7 @@ class GroupCommit:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._waiting: dict[PartitionLog, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._waiting: dict[PartitionLog, _Queue] = {}  # the logs that are being synced
         self.sync_count = 0  # syncs done: far fewer than requests, under load
 
     def until_durable(self, log: PartitionLog, offset: int) -> asyncio.Future[None]:
@@ -29,7 +34,7 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if log.failure is not None:
-            future.set_exception(log.failure)
+            future.set_exception(log.failure_again())
         elif log.durable_offset >= offset:
             future.set_result(None)
         else:
@@ -57,20 +62,34 @@ class GroupCommit:
         self.sync_count += 1
         error = None if done.cancelled() else done.exception()
         if done.cancelled() or error is not None:
-            # After a failed sync nobody knows what the disk holds: stop here, recover at the start.
-            failure = log.fail(f"cannot sync {log.directory}: {error}")
-            logger.error("sync failed directory=%s error=%s", log.directory, error)
-            del self._waiting[log]
-            for _, future in queue:
-                if not future.done():
-                    future.set_exception(failure)
+            self._fail(log, queue, error or "the broker is stopping")
             return
         log.finish_sync(plan)
         while queue and queue[0][0] <= log.durable_offset:
             _, future = queue.popleft()
             if not future.done():
                 future.set_result(None)
-        if queue:
-            self._start(loop, log)
-        else:
+        if not queue:
             del self._waiting[log]
+        elif log.failure is not None:  # deleted meanwhile
+            self._fail(log, queue, log.failure)
+        else:
+            self._start(loop, log)
+
+    def _fail(self, log: PartitionLog, queue: _Queue, error: object) -> None:
+        """After a failed sync nobody knows what the disk holds: stop here, recover at the start."""
+        del self._waiting[log]
+        if log.failure is None:
+            logger.error("sync failed directory=%s error=%s", log.directory, error)
+            plan = log.sync_failed(error)
+            if plan is not None:
+                with contextlib.suppress(RuntimeError):  # the executor is shut down
+                    self._executor.submit(plan.run)
+        for _, future in queue:
+            if not future.done():
+                future.set_exception(log.failure_again())
+
+    async def drained(self) -> None:
+        """Wait until nobody waits for a sync."""
+        waiting = [future for queue in self._waiting.values() for _, future in queue]
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -5,41 +5,52 @@
 
 An index is a hint that can always be rebuilt from its segment, so it is written late: new entries wait
 in memory until `flush` appends them to the file, which the log does at every recovery point. What the
-file holds is mapped, never loaded: an index costs memory for its unflushed entries only.
+file holds is read where it lies, a few entries at a time: an index costs memory for its unflushed
+entries only. It is not memory-mapped, because an unreadable sector under a mapping kills the process.
 """
 
 from __future__ import annotations
 
-import mmap
+import contextlib
+import errno
 import os
 import struct
 from bisect import bisect_right
 from typing import Final
+
+from penstock.log.files import LogFile
 
 OFFSET_ENTRY: Final = struct.Struct(">II")
 TIME_ENTRY: Final = struct.Struct(">qI")
 
 Entry = tuple[int, int]
 
+_BLOCK_ENTRIES: Final = 512  # read at once when a search has come this close
+
+
+class BadIndexError(Exception):
+    """An index does not fit its segment. Nothing is lost: it is made anew from the segment."""
+
 
 class SparseIndex:
-    """One index file. Not thread-safe but for `floor`, which may run beside appends."""
+    """One index file. Look-ups may run in a thread beside `add` and `flush`; all else may not."""
 
-    __slots__ = ("_entry", "_file_count", "_map", "_path", "_tail")
+    __slots__ = ("_count", "_entry", "_file", "_path", "_tail")
 
     def __init__(self, path: str, entry: struct.Struct) -> None:
         self._path = path
         self._entry = entry
-        self._map: mmap.mmap | None = None
-        self._file_count = -1  # entries in the file; -1: not looked at yet
+        self._file: LogFile | None = None
+        self._count = -1  # entries in the file; -1: not looked at yet
         self._tail: list[Entry] = []  # entries not in the file yet; all above those in it
 
     def __len__(self) -> int:
         return self._count_in_file() + len(self._tail)
 
     def last(self) -> Entry | None:
-        if self._tail:
-            return self._tail[-1]
+        tail = self._tail
+        if tail:
+            return tail[-1]
         count = self._count_in_file()
         return self._read(count - 1) if count else None
 
@@ -51,8 +62,7 @@ class SparseIndex:
         tail = self._tail
         if tail and tail[0][column] <= value:
             return tail[bisect_right(tail, value, key=lambda entry: entry[column]) - 1]
-        count = self._count_in_file()
-        found = bisect_right(range(count), value, key=lambda i: self._read(i)[column])
+        found = self._count_up_to(value, column)
         return self._read(found - 1) if found else None
 
     def is_plausible(self, first_max: int, second_max: int) -> bool:
@@ -64,74 +74,113 @@ class SparseIndex:
             size = os.path.getsize(self._path)
         except FileNotFoundError:
             return False
-        count = self._count_in_file()
         if size % self._entry.size:
             return False
+        count = self._count_in_file()
         if count == 0:
             return True
         last = self._read(count - 1)
-        in_order = count == 1 or self._read(count - 2)[1] < last[1]
+        if count > 1:
+            before = self._read(count - 2)
+            in_order = before[0] < last[0] and before[1] < last[1]
+        else:
+            in_order = last != (0, 0)
         return in_order and last[0] <= first_max and last[1] <= second_max
 
-    def flush(self) -> None:
-        """Append what waits in memory to the file. On `OSError` it goes on waiting."""
-        if not self._tail:
+    def flush(self, *, create: bool = False) -> None:
+        """Append what waits in memory to the file. On `OSError` it goes on waiting.
+
+        With `create` the file is there even if it is empty, so that it is not taken for lost.
+        """
+        tail = self._tail
+        if not tail and not create:
             return
         count = self._count_in_file()
-        data = b"".join(self._entry.pack(*entry) for entry in self._tail)
+        data = b"".join(self._entry.pack(*entry) for entry in tail)
         fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             written = os.pwrite(fd, data, count * self._entry.size)
         finally:
             os.close(fd)
-        whole = written // self._entry.size
-        del self._tail[:whole]
-        self._file_count = count + whole
-        self._map = None
+        if written != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+        # In this order a look-up in a thread finds every entry, be it in both places for a moment.
+        self._count = count + len(tail)
+        self._tail = []
 
     def truncate(self, second_max: int) -> None:
         """Drop every entry whose second column is above `second_max`."""
         self._tail = [entry for entry in self._tail if entry[1] <= second_max]
         count = self._count_in_file()
-        keep = bisect_right(range(count), second_max, key=lambda i: self._read(i)[1])
+        keep = self._count_up_to(second_max, 1)
         if keep < count:
-            self._map = None
             os.truncate(self._path, keep * self._entry.size)
-            self._file_count = keep
+            self._count = keep
 
     def clear(self) -> None:
-        """Drop every entry."""
-        self._tail.clear()
-        self._map = None
-        self._file_count = 0
-        if os.path.exists(self._path):
-            os.truncate(self._path, 0)
+        """Drop every entry, and the file."""
+        self._tail = []
+        self._count = 0
+        self._file = None
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+    def replace(self, path: str) -> None:
+        """Move the file to `path`, over the one that is there."""
+        os.replace(self._path, path)
+        self._path = path
 
     def sync(self) -> None:
         """Make the file durable. Blocks: runs in a thread."""
-        if os.path.exists(self._path):
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        with contextlib.suppress(FileNotFoundError):  # empty, or removed by retention
+            LogFile(self._path, os.O_RDONLY).sync()
 
     def release(self) -> None:
-        """Give the mapping back; the next look-up maps anew."""
-        self._map = None
+        """Close the file; the next look-up opens it again."""
+        self._file = None
 
     def _count_in_file(self) -> int:
-        if self._file_count < 0:
+        if self._count < 0:
             try:
-                self._file_count = os.path.getsize(self._path) // self._entry.size
+                self._count = os.path.getsize(self._path) // self._entry.size
             except FileNotFoundError:
-                self._file_count = 0
-        return self._file_count
+                self._count = 0
+        return self._count
+
+    def _count_up_to(self, value: int, column: int) -> int:
+        """How many entries of the file have at most `value` in their `column`."""
+        low, high = 0, self._count_in_file()  # the answer is in [low, high]
+        while high - low > _BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            if self._read(middle)[column] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        if low == high:
+            return low
+        size = self._entry.size
+        data = self._pread(low, high - low)
+        unpack = self._entry.unpack_from
+        return low + bisect_right(
+            range(high - low), value, key=lambda i: int(unpack(data, i * size)[column])
+        )
 
     def _read(self, i: int) -> Entry:
-        mapped = self._map
-        if mapped is None:
-            with open(self._path, "rb") as file:
-                mapped = self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        first, second = self._entry.unpack_from(mapped, i * self._entry.size)
+        first, second = self._entry.unpack(self._pread(i, 1))
         return first, second
+
+    def _pread(self, first: int, count: int) -> bytes:
+        file = self._file
+        try:
+            if file is None:
+                file = self._file = LogFile(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise BadIndexError(f"{self._path} is gone") from None
+        size = self._entry.size
+        try:
+            data = file.pread(count * size, first * size)
+        except OSError as error:
+            raise BadIndexError(f"{self._path} cannot be read: {error.strerror}") from error
+        if len(data) != count * size:
+            raise BadIndexError(f"{self._path} is shorter than before")
+        return data

@@ -8,21 +8,34 @@ made to run in a thread beside appends. What has been appended is in the system'
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ApiError, CorruptLogError, ErrorCode, StorageError
-from penstock.log import checkpoint
-from penstock.log.checkpoint import Checkpoint, Position, boot_id, sync_directory
+from penstock.log.checkpoint import (
+    INDEXES_DURABLE,
+    INDEXES_NOT_WHOLE,
+    INDEXES_WRITTEN,
+    SYNC_FAILED,
+    Checkpoint,
+    Position,
+    boot_id,
+)
+from penstock.log.files import Directory, FileSlice, LogFile
+from penstock.log.index import BadIndexError
+from penstock.log.indexing import Trust
+from penstock.log.plans import CheckpointPlan, RemovalPlan, SyncPlan
 from penstock.log.producers import ProducerSummary
-from penstock.log.reading import ColdRead, TimestampOffset, first_at_or_after, record_at
+from penstock.log.reading import ColdRead, TimestampOffset
 from penstock.log.recovery import recover
 from penstock.log.retention import expired_count
-from penstock.log.segment import FileSlice, LogFile, OpenFiles, Segment
+from penstock.log.segment import OpenFiles, Segment, UncheckedGapError
+from penstock.log.timestamps import first_at_or_after, newest_record, record_at
 from penstock.records.batch import (
     NO_PRODUCER,
     NO_TIMESTAMP,
@@ -35,6 +48,7 @@ from penstock.settings import INT64_MAX, TopicConfig
 
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 _WARM_TAIL_BYTES: Final = 64 * 1024 * 1024  # of the active segment: surely still in memory
+_NOTHING: Final = Position(segment=0, byte=0, offset=0)
 
 
 class Appended(NamedTuple):
@@ -43,40 +57,6 @@ class Appended(NamedTuple):
     base_offset: int
     append_time: int
     end_offset: int
-
-
-@dataclass(slots=True, kw_only=True)
-class SyncPlan:
-    """What has to reach the disk for the log to be durable up to `position`."""
-
-    log: PartitionLog
-    position: Position
-    files: list[LogFile]
-    sealed: list[Segment]
-    directory: str | None
-
-    def run(self) -> None:
-        """Sync. Blocks: runs in a thread. `OSError` means that nothing may be assumed."""
-        for file in self.files:
-            os.fdatasync(file.fd)
-        for segment in self.sealed:
-            segment.index.sync()
-            segment.time_index.sync()
-        if self.directory is not None:
-            sync_directory(self.directory)
-
-
-@dataclass(slots=True, kw_only=True)
-class CheckpointPlan:
-    """A recovery point on its way to the disk."""
-
-    log: PartitionLog
-    position: Position
-    data: bytes
-
-    def run(self, *, durable: bool = False) -> None:
-        """Write it. Blocks: runs in a thread. `OSError` leaves the one before in force."""
-        checkpoint.save(self.log.directory, self.data, durable=durable)
 
 
 class PartitionLog:
@@ -104,6 +84,8 @@ class PartitionLog:
         self._clock = clock or SystemClock()
         self._open_files = open_files or OpenFiles(1000)
         self._dirty = {} if dirty is None else dirty
+        self.index_lock = threading.Lock()  # held by the one thread that makes an index anew
+        is_new = not os.path.isdir(directory)
         os.makedirs(directory, exist_ok=True)
         state = recover(directory, self._clock, self._open_files, config.index_interval_bytes)
         self._segments = state.segments
@@ -112,13 +94,22 @@ class PartitionLog:
         self.log_end_offset = state.log_end_offset
         self._epochs = state.epochs
         self._producers = state.producers
+        self._gaps = state.gaps
         self._durable = state.durable
-        self._unsynced: list[Segment] = []  # sealed since the last sync
-        self._directory_changed = True  # files were made that a sync has to record
-        self._saved: Position | None = None  # the last recovery point written
-        if not state.scanned_bytes:
-            self._saved = self._position()
-        self._records_unsynced = 0
+        # Sealed segments that the next sync has to include, with the file they were written through.
+        self._unsynced: list[tuple[Segment, LogFile | None]] = [
+            (segment, None)
+            for segment in state.segments[:-1]
+            if segment.base_offset >= state.durable.segment
+        ]
+        self._directories_to_sync = [directory]  # files were made that a sync has to record
+        if is_new:
+            topic_dir = os.path.dirname(directory)
+            self._directories_to_sync += [topic_dir, os.path.dirname(topic_dir)]
+        self._saved = state.saved  # the last recovery point written: a position and the log's start
+        self._records_unsynced = max(0, self.log_end_offset - state.durable.offset)
+        if state.scanned_bytes or self._records_unsynced:
+            self._dirty[self] = None
 
     # What there is
 
@@ -153,7 +144,14 @@ class PartitionLog:
         """Take the log out of service: it may no longer be what its readers were told."""
         if self.failure is None:
             self.failure = StorageError(reason)
-        return self.failure
+        return self.failure_again()
+
+    def failure_again(self) -> ApiError:
+        """A new exception for the log's failure: each that is raised carries its own traceback."""
+        assert self.failure is not None
+        if isinstance(self.failure, StorageError):
+            return StorageError(self.failure.message)
+        return ApiError(self.failure.code, self.failure.message)
 
     @property
     def is_deleted(self) -> bool:
@@ -175,7 +173,7 @@ class PartitionLog:
         with the offset that it has already.
         """
         if self.failure is not None:
-            raise self.failure
+            raise self.failure_again()
         config = self.config
         header = check_produced(batch, config.max_message_bytes)
         now_ms = self._clock.wall_ms()
@@ -185,10 +183,13 @@ class PartitionLog:
             header = stamp_append_time(batch, header, now_ms)
         else:
             self._check_timestamps(header, now_ms)
-        if header.producer_id != NO_PRODUCER:
+        if header.producer_id > NO_PRODUCER:
             repeated = self._producers.check(header)
             if repeated is not None:
-                return Appended(repeated, append_time, repeated + header.record_count)
+                base_offset = repeated.base_offset
+                return Appended(
+                    base_offset, repeated.append_time, base_offset + header.record_count
+                )
         base_offset = self.log_end_offset
         end_offset = base_offset + header.record_count
         assign(batch, base_offset, self.leader_epoch)
@@ -200,7 +201,7 @@ class PartitionLog:
         self.log_end_offset = end_offset
         self._records_unsynced += header.record_count
         self._dirty[self] = None
-        if header.producer_id != NO_PRODUCER:
+        if header.producer_id > NO_PRODUCER:
             self._producers.record(header, base_offset, now_ms)
         if self.leader_epoch > self._epochs.latest:
             self._epochs.assign(self.leader_epoch, base_offset)
@@ -236,12 +237,20 @@ class PartitionLog:
         return active
 
     def _roll(self, now_ms: int) -> Segment:
+        sealed = self._active
+        sealed.cut_torn()
         segment = Segment(self.directory, self.log_end_offset, 0, self._open_files)
-        segment.activate()
-        self._active.seal()
-        self._unsynced.append(self._active)
+        segment.activate(is_new=True)
+        try:
+            sealed.seal()
+        except OSError:
+            with contextlib.suppress(OSError):  # recovery removes it, too
+                os.unlink(segment.path)
+            raise
+        self._unsynced.append((sealed, sealed.file))
         segment.created_ms = now_ms
-        self._directory_changed = True
+        if self.directory not in self._directories_to_sync:
+            self._directories_to_sync.append(self.directory)
         self._segments.append(segment)
         self._active = segment
         return segment
@@ -255,7 +264,7 @@ class PartitionLog:
         checked since the start comes as a `ColdRead`, to be run in a thread.
         """
         if self.failure is not None:
-            raise self.failure
+            raise self.failure_again()
         if offset == self.log_end_offset:
             return None
         if not self.log_start_offset <= offset < self.log_end_offset:
@@ -264,23 +273,31 @@ class PartitionLog:
                 f"offset {offset} is not in {self.log_start_offset} to {self.log_end_offset}",
             )
         at = self._segment_index(offset)
-        segment = self._segments[at]
-        if not segment.is_active and not segment.indexes_checked:
-            return ColdRead(self, segment, offset, bytes_max, self._end_of(at))
-        found = self._read_segment(at, offset, bytes_max)
-        if found is None or self._is_warm(segment, found):
-            return found
-        return ColdRead(self, segment, offset, bytes_max, self._end_of(at))
-
-    def _read_segment(self, at: int, offset: int, bytes_max: int) -> FileSlice | None:
-        """From segment `at`, or from the next with records if a gap ends this one."""
         try:
-            for i in range(at, len(self._segments)):
-                found = self._segments[i].read(offset, bytes_max, self._end_of(i))
-                if found is not None:
-                    return found
+            found = self._read_warm(at, offset, bytes_max)
         except CorruptLogError as error:
             raise self.fail(f"{error}; run `penstock log verify`") from error
+        except OSError as error:
+            raise StorageError(f"cannot read {self.directory}: {error.strerror}") from error
+        if found is not None:
+            return found
+        return ColdRead(
+            self, self._segments, at, offset, bytes_max,
+            size=self._active.size, end_offset=self.log_end_offset,
+        )  # fmt: skip
+
+    def _read_warm(self, at: int, offset: int, bytes_max: int) -> FileSlice | None:
+        """From segment `at`, or the next with records if a gap ends it; None if a disk may wait."""
+        for i in range(at, len(self._segments)):
+            segment = self._segments[i]
+            if not segment.is_indexed:
+                return None
+            try:
+                found = segment.read(offset, bytes_max, segment.size, self.end_of(i))
+            except (BadIndexError, UncheckedGapError):
+                return None
+            if found is not None:
+                return found if self._is_warm(segment, found) else None
         return None
 
     @staticmethod
@@ -296,34 +313,33 @@ class PartitionLog:
             return len(segments) - 1
         return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
 
-    def _end_of(self, at: int) -> int:
+    def end_of(self, at: int) -> int:
+        """The offset behind the last record of segment `at`."""
         if at + 1 < len(self._segments):
             return self._segments[at + 1].base_offset
         return self.log_end_offset
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after this time. Blocks: runs in a thread."""
-        for segment in tuple(self._segments):
-            if segment.largest_timestamp() >= timestamp_ms:
-                found = first_at_or_after(segment, timestamp_ms, self.log_start_offset)
-                if found is not None:
-                    return found
-        return None
+        return first_at_or_after(self, self.segments(), timestamp_ms)
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """The record with the largest timestamp. Blocks: runs in a thread."""
-        segments = [item for item in tuple(self._segments) if item.size]
-        if not segments:
-            return None
-        newest = max(segments, key=lambda segment: segment.largest_timestamp())
-        timestamp = newest.largest_timestamp()
-        if timestamp < 0:
-            return None
-        return first_at_or_after(newest, timestamp, self.log_start_offset)
+        """The first record with the largest timestamp. Blocks: runs in a thread."""
+        return newest_record(self, self.segments())
 
     def timestamp_at(self, offset: int) -> TimestampOffset | None:
-        """The record at `offset` with its timestamp. Blocks: runs in a thread."""
-        return record_at(self._segments[self._segment_index(offset)], offset)
+        """The record at `offset`, or the first behind it. Blocks: runs in a thread."""
+        return record_at(self, self.segments(), offset)
+
+    def segments(self) -> list[tuple[Segment, int]]:
+        """The segments as they are now, each with the offset behind its last record."""
+        segments = list(self._segments)
+        ends = [segment.base_offset for segment in segments[1:]]
+        return list(zip(segments, [*ends, self.log_end_offset], strict=True))
+
+    def is_known_gap(self, start: int, end: int) -> bool:
+        """Whether the records of `[start, end)` are known to be lost, by a crash or a repair."""
+        return (start, end) in self._gaps
 
     # Deleting
 
@@ -341,30 +357,33 @@ class PartitionLog:
             )
         if offset > self.log_start_offset:
             self.log_start_offset = offset
-            self._saved = None
             self._dirty[self] = None
         return self.log_start_offset
 
-    def expire_segments(self) -> list[str]:
-        """Take what retention no longer keeps out of the log; the files that the caller removes.
+    def expire_segments(self) -> RemovalPlan | None:
+        """Take what retention no longer keeps out of the log; what is to be removed then, if any.
 
-        Those who are still reading a removed segment finish undisturbed.
+        Those who are still reading a removed segment finish undisturbed. `OSError` changes nothing.
         """
         now_ms = self._clock.wall_ms()
         count = expired_count(
             self._segments, self.log_start_offset, self.log_end_offset, self.config, now_ms
         )
         if count == 0:
-            return []
+            return None
+        directory = Directory(self.directory)
         if count == len(self._segments):
             self._roll(now_ms)
         gone, self._segments = self._segments[:count], self._segments[count:]
-        self._unsynced = [segment for segment in self._unsynced if segment not in gone]
+        self._unsynced = [item for item in self._unsynced if item[0] not in gone]
         self.log_start_offset = max(self.log_start_offset, self._segments[0].base_offset)
         self._epochs.trim_start(self.log_start_offset)
+        self._gaps = [gap for gap in self._gaps if gap[1] > self.log_start_offset]
+        self._dirty[self] = None
         for segment in gone:
             segment.drop()
-        return [path for segment in gone for path in segment.paths()]
+        names = [os.path.basename(path) for segment in gone for path in segment.paths()]
+        return RemovalPlan(directory=directory, names=names)
 
     def expire_producers(self, expiry_ms: int) -> None:
         self._producers.expire(self._clock.wall_ms(), expiry_ms)
@@ -376,25 +395,41 @@ class PartitionLog:
         """Whether `flush.messages` asks for a sync now."""
         return self._records_unsynced >= self.config.flush_messages
 
+    @property
+    def has_unsynced_records(self) -> bool:
+        """Whether records came since the last sync began."""
+        return self._records_unsynced > 0
+
     def begin_sync(self) -> SyncPlan:
         """What to sync for the log to be durable up to where it is now."""
-        sealed = self._unsynced
         self._records_unsynced = 0
         return SyncPlan(
-            log=self,
             position=self._position(),
-            files=[segment.file for segment in (*sealed, self._active)],
-            sealed=list(sealed),
-            directory=self.directory if self._directory_changed else None,
+            active=self._active.file,
+            sealed=list(self._unsynced),
+            directories=list(self._directories_to_sync),
         )
 
     def finish_sync(self, plan: SyncPlan) -> None:
         """Called on the event loop once the plan has run without error."""
-        self._unsynced = [segment for segment in self._unsynced if segment not in plan.sealed]
-        if plan.directory is not None and plan.position.segment == self._active.base_offset:
-            self._directory_changed = False
+        synced = {segment for segment, _ in plan.sealed}
+        self._unsynced = [item for item in self._unsynced if item[0] not in synced]
+        if plan.position.segment == self._active.base_offset:
+            self._directories_to_sync = []
         if plan.position.offset >= self._durable.offset:
             self._durable = plan.position
+
+    def sync_failed(self, error: object) -> CheckpointPlan | None:
+        """Take the log out of service, because nobody knows what the disk holds now.
+
+        What to write down, if that is possible at all, so that the next start believes the disk and
+        not the system's memory, which forgets after a failed sync that it holds anything unwritten.
+        """
+        self.fail(f"cannot sync {self.directory}: {error}")
+        try:
+            return self._checkpoint_plan(SYNC_FAILED, INDEXES_NOT_WHOLE, must_be_durable=False)
+        except OSError:
+            return None
 
     def _position(self) -> Position:
         active = self._active
@@ -405,13 +440,13 @@ class PartitionLog:
         """How much a recovery would have to scan now."""
         if self._saved is None:
             return self._active.size
-        if self._saved.segment != self._active.base_offset:
+        if self._saved[0].segment != self._active.base_offset:
             return self._active.size + 1
-        return self._active.size - self._saved.byte
+        return self._active.size - self._saved[0].byte
 
     @property
     def is_checkpointed(self) -> bool:
-        return self._saved == self._position()
+        return self._saved == (self._position(), self.log_start_offset)
 
     @property
     def is_synced(self) -> bool:
@@ -422,39 +457,64 @@ class PartitionLog:
         """Whether sealed segments wait for a sync, which they should not do for long."""
         return bool(self._unsynced)
 
-    def begin_checkpoint(self) -> CheckpointPlan:
-        """The recovery point as of now, ready to be written. `OSError` if the indexes cannot be."""
+    def begin_checkpoint(self, *, durable: bool = False) -> CheckpointPlan:
+        """The recovery point as of now, ready to be written. `OSError` if the indexes cannot be.
+
+        With `durable` it will be on disk, with the indexes, when the plan has run. Otherwise a power
+        cut may take it; but not where records were deleted, for they would be back then.
+        """
         active = self._active
-        active.index.flush()
-        active.time_index.flush()
+        active.indexes.flush()
+        durable = durable or self.log_start_offset > self._segments[0].base_offset
+        indexes = INDEXES_DURABLE if durable else INDEXES_WRITTEN
+        if active.indexes.trust is Trust.BAD:
+            indexes = INDEXES_NOT_WHOLE
+        return self._checkpoint_plan(boot_id(), indexes, must_be_durable=durable)
+
+    def _checkpoint_plan(self, boot: str, indexes: str, *, must_be_durable: bool) -> CheckpointPlan:
+        active = self._active
         position = self._position()
         data = Checkpoint(
-            boot=boot_id(),
+            boot=boot,
             log_start_offset=self.log_start_offset,
             written=position,
             durable=self._durable,
             segment_created_ms=active.created_ms,
-            max_timestamp=active.max_timestamp,
-            max_timestamp_offset=active.max_timestamp_offset,
+            max_timestamp=active.indexes.max_timestamp,
+            max_timestamp_offset=active.indexes.max_timestamp_offset,
+            indexes=indexes,
+            gaps=self._gaps,
             epochs=self._epochs.entries,
             producers=self._producers.to_json(),
         ).encode()
-        return CheckpointPlan(log=self, position=position, data=data)
+        return CheckpointPlan(
+            directory=Directory(self.directory),
+            position=position,
+            log_start_offset=self.log_start_offset,
+            data=data,
+            indexes=active.indexes,
+            must_be_durable=must_be_durable,
+        )
 
     def finish_checkpoint(self, plan: CheckpointPlan) -> None:
         """Called once the plan has run without error."""
-        self._saved = plan.position
+        self._saved = (plan.position, plan.log_start_offset)
 
     def close(self, *, force_checkpoint: bool = False) -> None:
         """Sync everything and write the recovery point at the end of the log. Blocks."""
-        end = self._position()
-        is_done = self._saved == end == self._durable and not force_checkpoint
-        if self.failure is None and not is_done:
+        is_done = (self.is_checkpointed and self.is_synced) or self._position() == _NOTHING
+        if self.failure is None and (force_checkpoint or not is_done):
             sync = self.begin_sync()
-            sync.run()
+            try:
+                sync.run()
+            except OSError as error:
+                plan = self.sync_failed(error)
+                if plan is not None:
+                    plan.run()
+                raise
             self.finish_sync(sync)
-            plan = self.begin_checkpoint()
-            plan.run(durable=True)
+            plan = self.begin_checkpoint(durable=True)
+            plan.run()
             self.finish_checkpoint(plan)
         self.abandon()
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.records.batch import BatchHeader
+from penstock.records.batch import ATTRIBUTE_LOG_APPEND_TIME, NO_TIMESTAMP, BatchHeader
 
 REMEMBERED_BATCHES: Final = 5
 _SEQUENCE_MODULUS: Final = 2**31
@@ -31,13 +31,21 @@ class ProducerSummary:
     current_txn_start_offset: int = -1
 
 
+class RememberedBatch(NamedTuple):
+    """A batch as it must be answered if it is sent again."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    append_time: int  # -1 unless it was stamped on arrival
+
+
 @dataclass(slots=True)
 class _Producer:
     epoch: int
     last_timestamp_ms: int
     seen_ms: int  # when it last wrote, by our clock: what expiry goes by
-    # (first sequence, last sequence, base offset), oldest first
-    batches: deque[tuple[int, int, int]] = field(
+    batches: deque[RememberedBatch] = field(  # oldest first; never empty
         default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES)
     )
 
@@ -56,8 +64,8 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self._producers)
 
-    def check(self, header: BatchHeader) -> int | None:
-        """Base offset of the batch this one repeats, None if it is new; `ApiError` if out of turn."""
+    def check(self, header: BatchHeader) -> RememberedBatch | None:
+        """The batch that this one repeats, None if it is new; `ApiError` if out of turn."""
         producer = self._producers.get(header.producer_id)
         if header.base_sequence < 0:
             raise ApiError(
@@ -75,10 +83,10 @@ class ProducerStates:
                 raise self._out_of_order(header, 0)
             return None
         first, last = header.base_sequence, last_sequence_of(header)
-        for old_first, old_last, base_offset in producer.batches:
-            if old_first == first and old_last == last:
-                return base_offset
-        expected = (producer.batches[-1][1] + 1) % _SEQUENCE_MODULUS
+        for batch in producer.batches:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch
+        expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCE_MODULUS
         if first != expected:
             raise self._out_of_order(header, expected)
         return None
@@ -98,7 +106,15 @@ class ProducerStates:
             self._producers[header.producer_id] = producer
         producer.last_timestamp_ms = header.max_timestamp
         producer.seen_ms = now_ms
-        producer.batches.append((header.base_sequence, last_sequence_of(header), base_offset))
+        stamped = header.attributes & ATTRIBUTE_LOG_APPEND_TIME
+        producer.batches.append(
+            RememberedBatch(
+                header.base_sequence,
+                last_sequence_of(header),
+                base_offset,
+                header.max_timestamp if stamped else NO_TIMESTAMP,
+            )
+        )
 
     def expire(self, now_ms: int, expiry_ms: int) -> None:
         """Forget producers that wrote nothing for `expiry_ms`."""
@@ -110,7 +126,7 @@ class ProducerStates:
     def truncate(self, end_offset: int) -> None:
         """Forget batches at or above `end_offset`, and producers that wrote nothing below it."""
         for key, state in list(self._producers.items()):
-            kept = [batch for batch in state.batches if batch[2] < end_offset]
+            kept = [batch for batch in state.batches if batch.base_offset < end_offset]
             if kept:
                 state.batches.clear()
                 state.batches.extend(kept)
@@ -122,7 +138,7 @@ class ProducerStates:
             ProducerSummary(
                 producer_id=key,
                 producer_epoch=state.epoch,
-                last_sequence=state.batches[-1][1],
+                last_sequence=state.batches[-1].last_sequence,
                 last_timestamp_ms=state.last_timestamp_ms,
             )
             for key, state in self._producers.items()
@@ -139,6 +155,6 @@ class ProducerStates:
         states = cls()
         for key, epoch, last_timestamp_ms, seen_ms, batches in data:
             producer = _Producer(epoch, last_timestamp_ms, seen_ms)
-            producer.batches.extend((first, last, offset) for first, last, offset in batches)
+            producer.batches.extend(RememberedBatch._make(batch) for batch in batches)
             states._producers[key] = producer
         return states

@@ -1,18 +1,22 @@
-"""Reads that may wait for the disk: data not seen since the start, and look-ups by time."""
+"""Reads that may wait for the disk: of data that this process has not checked, or not in memory."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from penstock.errors import CorruptLogError, StorageError
+from penstock.errors import ApiError, CorruptLogError, ErrorCode, StorageError
+from penstock.log.files import FileSlice
+from penstock.log.index import BadIndexError
+from penstock.log.indexing import SegmentIndexes, Trust
 from penstock.log.scan import Damage, check_at, scan
-from penstock.log.segment import FileSlice, Segment
-from penstock.records.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
-from penstock.records.decode import records_of
+from penstock.log.segment import Segment, UncheckedGapError
+from penstock.records.batch import BatchHeader
 
 if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
+
+Result = TypeVar("Result")
 
 
 class TimestampOffset(NamedTuple):
@@ -28,39 +32,97 @@ class ColdRead:
 
     `run` blocks and is meant for a thread. It rebuilds the segment's indexes if they cannot be right,
     brings the bytes into the page cache and checks every batch's CRC once, so that damage on disk is
-    answered with a storage error instead of being handed to a client.
+    answered with a storage error instead of being handed to a client. It sees the log as it was when
+    the read was asked for.
     """
 
-    __slots__ = ("_bytes_max", "_end_offset", "_log", "_offset", "_segment")
+    __slots__ = (
+        "_at",
+        "_bytes_max",
+        "_end",
+        "_end_offset",
+        "_log",
+        "_offset",
+        "_segments",
+        "_size",
+    )
 
     def __init__(
-        self, log: PartitionLog, segment: Segment, offset: int, bytes_max: int, end_offset: int
+        self,
+        log: PartitionLog,
+        segments: Sequence[Segment],
+        at: int,
+        offset: int,
+        bytes_max: int,
+        *,
+        size: int,
+        end_offset: int,
     ) -> None:
+        """`segments` may grow meanwhile; its last one has `size` bytes up to `end_offset` now."""
         self._log = log
-        self._segment = segment
+        self._segments = segments
+        self._at = at
+        self._end = len(segments)
         self._offset = offset
         self._bytes_max = bytes_max
+        self._size = size
         self._end_offset = end_offset
 
     def run(self) -> FileSlice | None:
-        """The slice, warm and checked; None if the segment has nothing at or above the offset."""
-        segment = self._segment
+        """The slice, warm and checked; None if nothing is at or above the offset."""
+        if self._log.failure is not None:
+            raise self._log.failure_again()
         try:
-            if not segment.is_active and not segment.indexes_checked:
-                if not segment.check_indexes(self._end_offset):
-                    rebuild_indexes(segment, self._log.config.index_interval_bytes)
-                segment.indexes_checked = True
-            found = segment.read(self._offset, self._bytes_max, self._end_offset)
-            if found is not None:
-                _verify(segment, found)
-            return found
+            for i in range(self._at, self._end):
+                found = self._read(i)
+                if found is not None:
+                    return found
+            return None
         except CorruptLogError as error:
             raise self._log.fail(f"{error}; run `penstock log verify`") from error
         except OSError as error:
-            raise StorageError(f"cannot read {segment.path}: {error.strerror}") from error
+            if self._offset < self._log.log_start_offset:
+                raise ApiError(
+                    ErrorCode.offset_out_of_range, f"offset {self._offset} was deleted meanwhile"
+                ) from error
+            raise StorageError(f"cannot read {self._log.directory}: {error.strerror}") from error
+
+    def _read(self, i: int) -> FileSlice | None:
+        segment = self._segments[i]
+        if i + 1 < self._end:
+            size, end_offset = segment.size, self._segments[i + 1].base_offset
+        else:
+            size, end_offset = self._size, self._end_offset
+        found = insist(
+            self._log, segment, end_offset,
+            lambda: segment.read(self._offset, self._bytes_max, size, end_offset),
+        )  # fmt: skip
+        if found is not None:
+            _verify(segment, found, end_offset)
+        return found
 
 
-def _verify(segment: Segment, found: FileSlice) -> None:
+def insist(
+    log: PartitionLog, segment: Segment, end_offset: int, read: Callable[[], Result]
+) -> Result:
+    """What `read` finds in a segment that ends before `end_offset`, with what is in its way mended.
+
+    Blocks: runs in a thread. `CorruptLogError` if that is impossible.
+    """
+    while True:
+        ensure_indexes(log, segment, end_offset)
+        try:
+            return read()
+        except BadIndexError:
+            continue  # not trusted any more: made anew, or done without
+        except UncheckedGapError as gap:
+            for found in scan(segment.path, start=gap.start, end=gap.end):
+                if isinstance(found, Damage):
+                    raise CorruptLogError(segment.path, found.position, found.reason) from None
+            segment.mark_verified(gap.start, gap.end)
+
+
+def _verify(segment: Segment, found: FileSlice, end_offset: int) -> None:
     data = memoryview(found.read())
     end = found.position + found.size
     if segment.is_verified(found.position, end):
@@ -72,50 +134,72 @@ def _verify(segment: Segment, found: FileSlice) -> None:
             raise CorruptLogError(segment.path, found.position + position, header)
         position += header.size_bytes
         next_offset = header.last_offset + 1
+    if next_offset > end_offset:
+        raise CorruptLogError(
+            segment.path, end, f"offset {next_offset - 1} in a segment that ends at {end_offset}"
+        )
     segment.mark_verified(found.position, end)
 
 
-def rebuild_indexes(segment: Segment, index_interval: int) -> None:
-    """Make both indexes anew from a sealed segment. Blocks; `CorruptLogError` if it is damaged."""
-    segment.reset_indexes()
+def ensure_indexes(log: PartitionLog, segment: Segment, end_offset: int) -> None:
+    """Check a sealed segment's indexes once, or make them anew. Blocks: runs in a thread.
+
+    `CorruptLogError` if its records do not reach up to the next segment, or are damaged. The segment
+    that is written to is left alone: bad indexes of it are not used, until it is sealed.
+    """
+    if segment.is_active or segment.is_indexed:
+        return
+    with log.index_lock:
+        if segment.is_indexed:
+            return  # another thread was faster
+        next_offset = _end_by_indexes(segment, end_offset)
+        if next_offset is None:
+            next_offset = rebuild_indexes(segment, log.config.index_interval_bytes)
+        _check_reaches(log, segment, next_offset, end_offset)
+        segment.indexes.trust = Trust.TRUSTED
+
+
+def _end_by_indexes(segment: Segment, end_offset: int) -> int | None:
+    """The offset behind the segment's last record, if the indexes are good enough to find that."""
+    indexes = segment.indexes
+    if indexes.trust is Trust.BAD or not indexes.is_plausible(segment.size, end_offset):
+        return None
+    try:
+        last = indexes.offsets.last()
+        position = last[1] if last else 0
+        next_offset = segment.base_offset
+        while position < segment.size:
+            header = segment.header_at(position)
+            next_offset = header.last_offset + 1
+            position += header.size_bytes
+    except (BadIndexError, CorruptLogError):
+        return None
+    return next_offset
+
+
+def _check_reaches(log: PartitionLog, segment: Segment, next_offset: int, end_offset: int) -> None:
+    if next_offset != end_offset and not log.is_known_gap(next_offset, end_offset):
+        raise CorruptLogError(
+            segment.path, segment.size, f"offsets {next_offset} to {end_offset - 1} are missing"
+        )
+
+
+def rebuild_indexes(segment: Segment, index_interval: int) -> int:
+    """Make both indexes anew from a sealed segment; the offset behind its last record.
+
+    Blocks; `CorruptLogError` if the segment is damaged. Others go on with the old ones meanwhile.
+    """
+    indexes = SegmentIndexes(segment.stem, segment.base_offset, ".new")
+    indexes.clear()
+    indexes.trust = Trust.TRUSTED  # so that it takes notes
+    next_offset = segment.base_offset
     for found in scan(segment.path, next_offset=segment.base_offset):
         if isinstance(found, Damage):
             raise CorruptLogError(segment.path, found.position, found.reason)
-        segment.note(found.header, found.header.base_offset, found.position, index_interval)
+        indexes.note(found.header, found.header.base_offset, found.position, index_interval)
+        next_offset = found.header.last_offset + 1
+    indexes.finish()
+    indexes.take_place()
+    segment.indexes = indexes
     segment.mark_verified(0, segment.size)
-    segment.seal()
-
-
-def _batch_at(segment: Segment, position: int, header: BatchHeader) -> bytes:
-    return os.pread(segment.file.fd, header.size_bytes, position)
-
-
-def first_at_or_after(
-    segment: Segment, timestamp_ms: int, offset_min: int
-) -> TimestampOffset | None:
-    """The segment's first record at or above `offset_min` whose time is not before `timestamp_ms`."""
-    entry = segment.time_index.floor(timestamp_ms)
-    offset = segment.base_offset + (entry[1] if entry else 0)
-    position = segment.locate(max(offset, offset_min))
-    while position < segment.size:
-        header = segment.header_at(position)
-        if header.max_timestamp >= timestamp_ms:
-            for record in records_of(_batch_at(segment, position, header)):
-                if record.timestamp >= timestamp_ms and record.offset >= offset_min:
-                    return TimestampOffset(record.offset, record.timestamp, header.leader_epoch)
-        position += header.size_bytes
-    return None
-
-
-def record_at(segment: Segment, offset: int) -> TimestampOffset | None:
-    """The record at `offset` with its time."""
-    position = segment.locate(offset)
-    if position >= segment.size:
-        return None
-    header = segment.header_at(position)
-    if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
-        return TimestampOffset(offset, header.max_timestamp, header.leader_epoch)
-    for record in records_of(_batch_at(segment, position, header)):
-        if record.offset >= offset:
-            return TimestampOffset(record.offset, record.timestamp, header.leader_epoch)
-    return None
+    return next_offset

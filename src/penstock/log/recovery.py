@@ -3,22 +3,23 @@
 After a clean stop the recovery point is the end of the log and nothing is scanned. After a crash the
 batches behind the recovery point are checked one by one and indexed anew, and a torn tail, which is
 what a cut-off write leaves, is cut. Damage with sound batches behind it is not a torn tail: it raises
-`CorruptLogError`, and nothing on disk is changed.
+`CorruptLogError`, and no segment is changed.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.clock import Clock
 from penstock.errors import CorruptLogError
 from penstock.log import checkpoint
-from penstock.log.checkpoint import Checkpoint, Position
+from penstock.log.checkpoint import SYNC_FAILED, Checkpoint, Position
 from penstock.log.epochs import LeaderEpochs
+from penstock.log.indexing import Trust
 from penstock.log.producers import ProducerStates
-from penstock.log.scan import Damage, scan
+from penstock.log.scan import Damage, ScannedBatch, scan
 from penstock.log.segment import LOG_SUFFIX, OpenFiles, Segment
 from penstock.records.batch import NO_PRODUCER, BatchHeader
 
@@ -35,6 +36,8 @@ class Recovered:
     durable: Position
     epochs: LeaderEpochs
     producers: ProducerStates
+    saved: tuple[Position, int] | None  # `written` and the log's start in the checkpoint on file
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # lost offsets between segments
     scanned_bytes: int = 0
     cut_bytes: int = 0
 
@@ -55,9 +58,10 @@ def recover(directory: str, clock: Clock, open_files: OpenFiles, index_interval:
     """Open the log in `directory`, which must exist. Blocks for as long as the scan takes."""
     saved = checkpoint.load(directory)
     segments = list_segments(directory, open_files)
-    if not segments:
-        return _empty(directory, saved, open_files)
-    start = _start_position(segments, saved)
+    start = _start_position(directory, segments, saved)
+    if not segments or (start.byte == 0 and segments[-1].base_offset < start.segment):
+        segments.append(Segment(directory, start.segment, 0, open_files))
+        segments[-1].activate(is_new=True)
     state = Recovered(
         segments=segments,
         log_start_offset=max(saved.log_start_offset if saved else 0, segments[0].base_offset),
@@ -65,11 +69,18 @@ def recover(directory: str, clock: Clock, open_files: OpenFiles, index_interval:
         durable=saved.durable if saved else start,
         epochs=LeaderEpochs(saved.epochs if saved else ()),
         producers=ProducerStates.from_json(saved.producers if saved else ()),
+        saved=(saved.written, saved.log_start_offset) if saved else None,
+        gaps=list(saved.gaps) if saved else [],
     )
     state.producers.truncate(start.offset)
-    _restore_active(segments, saved, start)
-    for segment in [item for item in segments if item.base_offset >= start.segment]:
-        _scan_segment(state, segment, start, clock.wall_ms(), index_interval)
+    state.epochs.trim_end(start.offset)
+    to_scan = [segment for segment in segments if segment.base_offset >= start.segment]
+    if saved is not None and saved.boot == SYNC_FAILED:
+        _forget_cached(to_scan)
+    for segment in to_scan:
+        begin = start.byte if segment.base_offset == start.segment else 0
+        _restore(segment, begin, start, saved)
+        _scan_segment(state, segment, begin, clock.wall_ms(), index_interval)
     segments[-1].activate()
     if state.scanned_bytes:
         logger.info(
@@ -79,24 +90,10 @@ def recover(directory: str, clock: Clock, open_files: OpenFiles, index_interval:
     return state
 
 
-def _empty(directory: str, saved: Checkpoint | None, open_files: OpenFiles) -> Recovered:
-    """A log with no segments: new, or with all its records deleted and its offsets remembered."""
-    offset = saved.start_point().offset if saved else 0
-    segment = Segment(directory, offset, 0, open_files)
-    segment.activate()
-    return Recovered(
-        segments=[segment],
-        log_start_offset=offset,
-        log_end_offset=offset,
-        durable=Position(segment=offset, byte=0, offset=offset),
-        epochs=LeaderEpochs(saved.epochs if saved else ()),
-        producers=ProducerStates.from_json(saved.producers if saved else ()),
-    )
-
-
-def _start_position(segments: list[Segment], saved: Checkpoint | None) -> Position:
-    first = segments[0]
-    from_the_first = Position(segment=first.base_offset, byte=0, offset=first.base_offset)
+def _start_position(directory: str, segments: list[Segment], saved: Checkpoint | None) -> Position:
+    """Where to begin: all before it is sound. `CorruptLogError` if what was there is not."""
+    first_offset = segments[0].base_offset if segments else 0
+    from_the_first = Position(segment=first_offset, byte=0, offset=first_offset)
     if saved is None:
         return from_the_first
     point = saved.start_point()
@@ -107,58 +104,98 @@ def _start_position(segments: list[Segment], saved: Checkpoint | None) -> Positi
                     segment.path, segment.size, f"the file was {point.byte} bytes long before"
                 )
             return point
-    if first.base_offset > point.segment:  # retention removed the segment since
+    if segments and first_offset > point.segment:  # retention removed the segment since
         return from_the_first
-    raise CorruptLogError(
-        os.path.dirname(first.path), 0, f"segment {point.segment:020d} is missing"
-    )
+    if point.byte == 0:  # an empty one, whose name alone was lost
+        return point
+    raise CorruptLogError(directory, 0, f"segment {point.segment:020d} is missing")
 
 
-def _restore_active(segments: list[Segment], saved: Checkpoint | None, start: Position) -> None:
-    """What the checkpoint knows of the segment it was taken in, if that is where we start."""
-    for segment in segments:
-        if saved is not None and segment.base_offset == start.segment == saved.written.segment:
-            segment.created_ms = saved.segment_created_ms
-            if start == saved.written:
-                segment.max_timestamp = saved.max_timestamp
-                segment.max_timestamp_offset = saved.max_timestamp_offset
+def _forget_cached(segments: list[Segment]) -> None:
+    """Make the system read these files from the disk, which may not have what it should."""
+    if hasattr(os, "posix_fadvise"):
+        for segment in segments:
+            file = segment.file
+            os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _restore(segment: Segment, begin: int, start: Position, saved: Checkpoint | None) -> None:
+    """What is known of the segment up to `begin`, before what comes behind it is noted."""
+    indexes = segment.indexes
+    indexes.trust = Trust.TRUSTED
+    if begin == 0:
+        indexes.clear()
+    elif saved is None or not saved.are_indexes_whole:
+        # A power cut may have taken any part of them, and only a scan from 0 could tell.
+        indexes.clear()
+        indexes.trust = Trust.BAD
+    elif begin < segment.size:
+        indexes.rewind(begin, start.offset)
+    if saved is not None and segment.base_offset == start.segment == saved.written.segment:
+        segment.created_ms = saved.segment_created_ms
+        if begin > 0:
+            # Behind a power cut this may be the time of a record that was lost: never too small.
+            indexes.max_timestamp = saved.max_timestamp
+            indexes.max_timestamp_offset = saved.max_timestamp_offset
 
 
 def _scan_segment(
-    state: Recovered, segment: Segment, start: Position, now_ms: int, index_interval: int
+    state: Recovered, segment: Segment, begin: int, now_ms: int, index_interval: int
 ) -> None:
     """Check what lies behind the recovery point in one segment, and note it as appends would."""
-    is_last = segment is state.segments[-1]
-    begin = start.byte if segment.base_offset == start.segment else 0
-    if begin == 0:
-        segment.reset_indexes()
+    if begin == 0 and segment.base_offset != state.log_end_offset:
         if segment.base_offset < state.log_end_offset:
-            raise CorruptLogError(segment.path, 0, "its offsets overlap the segment before it")
+            _drop_empty(state, segment)
+            return
+        if segment is not state.segments[0]:
+            gap = (state.log_end_offset, segment.base_offset)
+            logger.warning("offsets %d to %d are lost path=%s", *gap, segment.path)
+            if gap not in state.gaps:
+                state.gaps.append(gap)
         state.log_end_offset = segment.base_offset
-    elif begin < segment.size:
-        segment.rewind_indexes(begin, start.offset)
     segment.created_ms = segment.created_ms or now_ms
     state.scanned_bytes += segment.size - begin
     for found in scan(segment.path, start=begin, next_offset=state.log_end_offset):
         if isinstance(found, Damage):
-            if not (found.is_torn_tail and is_last):
-                raise CorruptLogError(segment.path, found.position, found.reason)
-            logger.warning(
-                "cutting a torn tail path=%s position=%d bytes=%d reason=%s",
-                segment.path, found.position, segment.size - found.position, found.reason,
-            )  # fmt: skip
-            state.cut_bytes = segment.size - found.position
-            segment.truncate(found.position)
+            _cut_torn_tail(state, segment, found)
             break
         _replay(state, found.header, now_ms)
-        segment.note(found.header, found.header.base_offset, found.position, index_interval)
+        segment.indexes.note(found.header, found.header.base_offset, found.position, index_interval)
     segment.mark_verified(begin, segment.size)
-    if not is_last:
+    if segment is not state.segments[-1]:
         segment.seal()
 
 
+def _drop_empty(state: Recovered, segment: Segment) -> None:
+    """A file without records, made for a segment that never came to be."""
+    if segment.size:
+        raise CorruptLogError(segment.path, 0, "its offsets overlap the segment before it")
+    logger.warning("removing an empty segment that is in the way path=%s", segment.path)
+    os.unlink(segment.path)
+    state.segments.remove(segment)
+
+
+def _cut_torn_tail(state: Recovered, segment: Segment, damage: Damage) -> None:
+    """Cut damage that nothing sound follows, in this file or in one behind it."""
+    later = state.segments[state.segments.index(segment) + 1 :]
+    if not damage.is_torn_tail or any(_holds_batches(item) for item in later):
+        raise CorruptLogError(segment.path, damage.position, damage.reason)
+    cut = segment.size - damage.position
+    logger.warning(
+        "cutting a torn tail path=%s position=%d bytes=%d reason=%s",
+        segment.path, damage.position, cut, damage.reason,
+    )  # fmt: skip
+    state.cut_bytes += cut
+    segment.truncate(damage.position)
+
+
+def _holds_batches(segment: Segment) -> bool:
+    found = scan(segment.path, next_offset=segment.base_offset)
+    return any(isinstance(item, ScannedBatch) for item in found)
+
+
 def _replay(state: Recovered, header: BatchHeader, now_ms: int) -> None:
-    if header.producer_id != NO_PRODUCER:
+    if header.producer_id > NO_PRODUCER:
         state.producers.record(header, header.base_offset, now_ms)
     state.epochs.assign(header.leader_epoch, header.base_offset)
     state.log_end_offset = header.last_offset + 1

@@ -7,100 +7,83 @@ many are open (`OpenFiles`). A reader gets a `FileSlice`, which keeps the file o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import threading
 from collections import OrderedDict
 from typing import Final
 
 from penstock.errors import CorruptLogError
-from penstock.log.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from penstock.log.files import FileSlice, LogFile
+from penstock.log.index import BadIndexError, Entry
+from penstock.log.indexing import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    SegmentIndexes,
+    Trust,
+)
 from penstock.records.batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
+
+__all__ = ["LOG_SUFFIX", "FileSlice", "LogFile", "OpenFiles", "Segment", "UncheckedGapError"]
 
 LOG_SUFFIX: Final = ".log"
 _SCAN_BYTES: Final = 8 * 1024
+_READ_ENDS_MAX: Final = 64
 
 
-class LogFile:
-    """An open file; closed when the last one who holds it lets go, so a slice outlives a deletion."""
+class UncheckedGapError(Exception):
+    """No record has the offset asked for, but bytes `[start, end)` that say so were not checked."""
 
-    __slots__ = ("__weakref__", "fd")
-
-    def __init__(self, path: str, flags: int) -> None:
-        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            os.close(self.fd)
-
-
-class FileSlice:
-    """Bytes `[position, position + size)` of a segment file: whole batches, ready to be sent."""
-
-    __slots__ = ("file", "position", "size")
-
-    def __init__(self, file: LogFile, position: int, size: int) -> None:
-        self.file = file
-        self.position = position
-        self.size = size
-
-    def read(self) -> bytes:
-        """The bytes themselves. From disk if they are not cached: see `is_cached`."""
-        data = os.pread(self.file.fd, self.size, self.position)
-        if len(data) != self.size:
-            raise CorruptLogError("segment", self.position, "the file is shorter than the log")
-        return data
-
-    def is_cached(self) -> bool:
-        """Whether the system has both ends in memory, so that sending will not wait for a disk."""
-        probe = [bytearray(1)]
-        try:
-            for position in (self.position, self.position + self.size - 1):
-                os.preadv(self.file.fd, probe, position, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return False
-        except (AttributeError, OSError):  # a system or file system that cannot tell
-            return True
-        return True
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__(start, end)
+        self.start = start
+        self.end = end
 
 
 class OpenFiles:
-    """Closes the longest unused segment files when more than `limit` are open."""
+    """Closes the longest unused segment files when more than `limit` are open. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._lock = threading.Lock()
         self._segments: OrderedDict[Segment, None] = OrderedDict()
 
     def touch(self, segment: Segment) -> None:
-        self._segments[segment] = None
-        self._segments.move_to_end(segment)
-        while len(self._segments) > self._limit:
-            oldest, _ = self._segments.popitem(last=False)
+        unused: list[Segment] = []
+        with self._lock:
+            self._segments[segment] = None
+            self._segments.move_to_end(segment)
+            while len(self._segments) > self._limit:
+                unused.append(self._segments.popitem(last=False)[0])
+        for oldest in unused:
             oldest.release()
 
     def forget(self, segment: Segment) -> None:
-        self._segments.pop(segment, None)
+        with self._lock:
+            self._segments.pop(segment, None)
 
 
 class Segment:
-    """One segment file. Invariant: bytes `[0, size)` are whole batches in ascending offset order."""
+    """One segment file. Invariant: bytes `[0, size)` are whole batches in ascending offset order.
+
+    Written to and changed on the event loop. Reading may run in a thread beside that: it is told up to
+    which size, and sees nothing behind it.
+    """
 
     __slots__ = (
-        "_bytes_since_index",
         "_file",
+        "_is_torn",
         "_live_from",
         "_open_files",
         "_read_ends",
         "_verified",
         "base_offset",
         "created_ms",
-        "index",
-        "indexes_checked",
+        "indexes",
         "is_active",
-        "max_timestamp",
-        "max_timestamp_offset",
         "path",
         "size",
-        "time_index",
     )
 
     def __init__(self, directory: str, base_offset: int, size: int, open_files: OpenFiles) -> None:
@@ -110,38 +93,53 @@ class Segment:
         self.size = size
         self.is_active = False
         self.created_ms = 0  # when the first batch came; known for the active segment only
-        self.max_timestamp = -1  # of the active segment; older ones have it in their time index
-        self.max_timestamp_offset = base_offset
-        self.index = SparseIndex(stem + ".index", OFFSET_ENTRY)
-        self.time_index = SparseIndex(stem + ".timeindex", TIME_ENTRY)
+        self.indexes = SegmentIndexes(stem, base_offset)
         self._file: LogFile | None = None
+        self._is_torn = False  # a failed write left bytes behind `size` that could not be cut
         self._open_files = open_files
-        self._bytes_since_index = 0
-        self.indexes_checked = False
         self._read_ends: dict[int, int] = {}  # offset -> position where recent reads ended
         self._verified: list[tuple[int, int]] = []  # byte ranges whose CRCs were seen to hold
         self._live_from = size  # bytes from here on were appended since the start
 
     @property
+    def stem(self) -> str:
+        return self.path.removesuffix(LOG_SUFFIX)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the indexes are known to be those of this segment."""
+        return self.indexes.trust is Trust.TRUSTED
+
+    @property
     def file(self) -> LogFile:
-        if self._file is None:
-            self._file = LogFile(self.path, os.O_RDWR if self.is_active else os.O_RDONLY)
+        file = self._file
+        if file is None:
+            file = self._file = LogFile(self.path, os.O_RDWR if self.is_active else os.O_RDONLY)
         if not self.is_active:
             self._open_files.touch(self)
-        return self._file
+        return file
 
-    def activate(self) -> None:
-        """Make this the segment that is written to, creating its file if need be."""
+    def activate(self, *, is_new: bool = False) -> None:
+        """Make this the segment that is written to, creating its file if need be.
+
+        `is_new`: no file of this segment is known. Indexes that are there are left over from a removal
+        that was cut short.
+        """
+        file = LogFile(self.path, os.O_RDWR | os.O_CREAT)
+        if is_new:
+            if os.fstat(file.fd).st_size:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.path)
+            self.indexes.clear()
+            self.indexes.trust = Trust.TRUSTED
+        self._file = file
         self.is_active = True
         self._open_files.forget(self)
-        self._file = LogFile(self.path, os.O_RDWR | os.O_CREAT)
 
     def release(self) -> None:
         """Close what can be opened again."""
         if not self.is_active:
             self._file = None
-            self.index.release()
-            self.time_index.release()
+            self.indexes.release()
 
     def append(
         self, batch: memoryview, header: BatchHeader, base_offset: int, index_interval: int
@@ -150,15 +148,19 @@ class Segment:
         position = self.size
         size = len(batch)
         assert self._file is not None
+        if self._is_torn:
+            self.cut_torn()
         try:
             written = os.pwrite(self._file.fd, batch, position)
             if written != size:
                 self._write_rest(batch, position, written)
         except OSError:
-            self._cut_file(position)
+            self._is_torn = True
+            with contextlib.suppress(OSError):  # tried again before anything else is written
+                self.cut_torn()
             raise
         self.size = position + size
-        self.note(header, base_offset, position, index_interval)
+        self.indexes.note(header, base_offset, position, index_interval)
 
     def _write_rest(self, batch: memoryview, position: int, written: int) -> None:
         assert self._file is not None
@@ -168,53 +170,39 @@ class Segment:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
             written += count
 
-    def _cut_file(self, size: int) -> None:
-        assert self._file is not None
-        try:
-            os.ftruncate(self._file.fd, size)
-        except OSError:
-            return  # the next append overwrites the same bytes; recovery cuts a torn tail
-
-    def note(
-        self, header: BatchHeader, base_offset: int, position: int, index_interval: int
-    ) -> None:
-        """Index a batch that is in the file at `position`."""
-        if self._bytes_since_index > index_interval:
-            self.index.add(base_offset - self.base_offset, position)
-            if self.max_timestamp >= 0:
-                self._index_time()
-            self._bytes_since_index = 0
-        self._bytes_since_index += header.length
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = base_offset
-
-    def _index_time(self) -> None:
-        last = self.time_index.last()
-        relative = self.max_timestamp_offset - self.base_offset
-        if last is None or (self.max_timestamp > last[0] and relative >= last[1]):
-            self.time_index.add(self.max_timestamp, relative)
+    def cut_torn(self) -> None:
+        """Cut what a failed write left, so that nobody finds half a batch with others behind it."""
+        if self._is_torn:
+            assert self._file is not None
+            os.ftruncate(self._file.fd, self.size)
+            self._is_torn = False
 
     def seal(self) -> None:
         """Called when the next segment takes over: the indexes are complete and on file."""
-        if self.max_timestamp >= 0:
-            self._index_time()
-        self.index.flush()
-        self.time_index.flush()
-        self.indexes_checked = True
+        self.indexes.finish()
         self.is_active = False
         self._open_files.touch(self)
 
-    def largest_timestamp(self) -> int:
-        """Largest timestamp in the segment; -1 if it has none."""
+    def largest_timestamp(self, end_offset: int | None = None) -> int | None:
+        """Largest timestamp in the segment, -1 if it has none; None if the indexes cannot tell.
+
+        With `end_offset`, the offset behind the segment, indexes from before the start will do, too,
+        if they look like those of this segment.
+        """
+        indexes = self.indexes
+        if indexes.trust is Trust.UNCHECKED:
+            if end_offset is None or not indexes.is_plausible(self.size, end_offset):
+                return None
+        elif indexes.trust is Trust.BAD:
+            return None
         if self.is_active:
-            return self.max_timestamp
-        last = self.time_index.last()
+            return indexes.max_timestamp
+        last = indexes.times.last()
         return last[0] if last else -1
 
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch at `position`, with a sanity check on it."""
-        return self._checked(os.pread(self.file.fd, HEADER_BYTES, position), 0, position)
+        return self._checked(self.file.pread(HEADER_BYTES, position), 0, position)
 
     def _checked(self, data: bytes, start: int, position: int) -> BatchHeader:
         if len(data) - start < HEADER_BYTES:
@@ -224,60 +212,97 @@ class Segment:
             raise CorruptLogError(self.path, position, "no record batch begins here")
         return header
 
-    def locate(self, offset: int) -> int:
-        """Position of the batch that holds `offset`, or of the first one above it; `size` if none."""
+    def _entry(self, value: int, column: int, size: int) -> Entry | None:
+        """The last index entry up to `value`, seen to point at the batch that it says it does."""
+        indexes = self.indexes
+        if indexes.trust is Trust.BAD:
+            return None
+        try:
+            entry = indexes.offsets.floor(value, column)
+            if entry is None:
+                return None
+            relative, position = entry
+            if position < size:
+                header = self.header_at(position)
+                if header.base_offset == self.base_offset + relative:
+                    return entry
+        except (BadIndexError, CorruptLogError):
+            pass  # the index's fault, or not: a scan will tell
+        indexes.trust = Trust.BAD
+        raise BadIndexError(f"the index of {self.path} does not fit it")
+
+    def locate(self, offset: int, size: int) -> int:
+        """Position of the batch that holds `offset`, or of the first one above it; `size` if none.
+
+        `BadIndexError` if the index turned out to be wrong; it is not used any more then.
+        `UncheckedGapError` if damage could be what makes it look as if there were no such record.
+        """
         known = self._read_ends.get(offset)
         if known is not None:
             return known
-        entry = self.index.floor(offset - self.base_offset)
-        position = entry[1] if entry else 0
+        entry = self._entry(offset - self.base_offset, 0, size)
+        begin = position = entry[1] if entry else 0
         if entry and entry[0] == offset - self.base_offset:
             return position
-        while position < self.size:
-            chunk = os.pread(self.file.fd, _SCAN_BYTES, position)
+        file = self.file
+        while position < size:
+            chunk = file.pread(min(_SCAN_BYTES, size - position), position)
             start = 0
             while start + HEADER_BYTES <= len(chunk):
                 header = self._checked(chunk, start, position + start)
                 if header.last_offset >= offset:
+                    if header.base_offset > offset:
+                        self._check_gap(begin, position + start)
                     return position + start
                 start += header.size_bytes
             if start == 0:
                 raise CorruptLogError(self.path, position, "the file ends inside a batch header")
             position += start
-        return self.size
-
-    def read(self, offset: int, bytes_max: int, end_offset: int) -> FileSlice | None:
-        """Whole batches from the one that holds `offset` on: at least one, else at most `bytes_max`.
-
-        `end_offset` is the offset behind the segment's last record. None if there is nothing.
-        """
-        position = self.locate(offset)
-        available = self.size - position
-        if available <= 0:
-            return None
-        if available <= bytes_max:
-            self._remember_end(end_offset)
-            return FileSlice(self.file, position, available)
-        entry = self.index.floor(position + bytes_max, column=1)
-        if entry is not None and entry[1] > position:
-            return FileSlice(self.file, position, entry[1] - position)
-        size = self.header_at(position).size_bytes
-        return FileSlice(self.file, position, self._fill(position, size, bytes_max))
-
-    def _fill(self, position: int, size: int, bytes_max: int) -> int:
-        """Grow a slice of one batch by the whole batches behind it that fit `bytes_max`."""
-        while position + size + HEADER_BYTES <= self.size:
-            following = self.header_at(position + size).size_bytes
-            if size + following > bytes_max:
-                break
-            size += following
+        if position > size:
+            raise CorruptLogError(self.path, size, "a batch extends past the end of the file")
+        self._check_gap(begin, size)
         return size
 
-    def _remember_end(self, end_offset: int) -> None:
-        ends = self._read_ends
-        if len(ends) >= 64:
-            ends.pop(next(iter(ends)))
-        ends[end_offset] = self.size
+    def _check_gap(self, start: int, end: int) -> None:
+        if not self.is_verified(start, end):
+            raise UncheckedGapError(start, end)
+
+    def read(self, offset: int, bytes_max: int, size: int, end_offset: int) -> FileSlice | None:
+        """Whole batches from the one that holds `offset` on: at least one, else at most `bytes_max`.
+
+        Looks at the first `size` bytes, behind whose last record comes `end_offset`. None if there is
+        nothing. Raises what `locate` raises.
+        """
+        position = self.locate(offset, size)
+        if position >= size:
+            return None
+        if size - position <= bytes_max:
+            self._remember_end(end_offset, size)
+            return FileSlice(self.file, position, size - position)
+        entry = self._entry(position + bytes_max, 1, size)
+        if entry is not None and entry[1] > position:
+            self._remember_end(self.base_offset + entry[0], entry[1])
+            return FileSlice(self.file, position, entry[1] - position)
+        return FileSlice(self.file, position, self._fill(position, bytes_max, size))
+
+    def _fill(self, position: int, bytes_max: int, size: int) -> int:
+        """How many bytes the batch at `position` and those behind it that fit `bytes_max` have."""
+        header = self.header_at(position)
+        end = position + header.size_bytes
+        while end + HEADER_BYTES <= size:
+            following = self.header_at(end)
+            if end + following.size_bytes > min(position + bytes_max, size):
+                break
+            header = following
+            end += header.size_bytes
+        self._remember_end(header.last_offset + 1, end)
+        return end - position
+
+    def _remember_end(self, end_offset: int, position: int) -> None:
+        """The next read probably begins where this one ended: it is spared the search."""
+        if len(self._read_ends) >= _READ_ENDS_MAX:
+            self._read_ends = {}
+        self._read_ends[end_offset] = position
 
     def is_verified(self, start: int, end: int) -> bool:
         """Whether these bytes were written, or checked against their CRCs, since the start."""
@@ -295,41 +320,17 @@ class Segment:
         self._verified = [*apart, (start, end)]
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes, the end of a batch."""
+        """Cut the file to `size` bytes, the end of a batch. Only before anybody reads it."""
         os.truncate(self.path, size)
         self.size = size
         self._live_from = min(self._live_from, size)
-        self.index.truncate(size - 1)
-        self._read_ends.clear()
-
-    def rewind_indexes(self, position: int, next_offset: int) -> None:
-        """Keep the index entries of the batches before `position`, where `next_offset` begins."""
-        self.index.truncate(position - 1)
-        self.time_index.truncate(next_offset - self.base_offset - 1)
-
-    def check_indexes(self, end_offset: int) -> bool:
-        """Whether both indexes can belong to this segment, which ends before `end_offset`."""
-        span = end_offset - self.base_offset
-        timestamp_max = 2**63 - 1
-        return self.index.is_plausible(span, self.size) and self.time_index.is_plausible(
-            timestamp_max, span
-        )
-
-    def reset_indexes(self) -> None:
-        """Forget what the indexes hold, before the whole segment is noted anew."""
-        self.index.clear()
-        self.time_index.clear()
-        self.max_timestamp = -1
-        self.max_timestamp_offset = self.base_offset
-        self._bytes_since_index = 0
+        self._read_ends = {}
 
     def paths(self) -> list[str]:
-        stem = self.path.removesuffix(LOG_SUFFIX)
-        return [self.path, stem + ".index", stem + ".timeindex"]
+        return [self.path, self.stem + OFFSET_INDEX_SUFFIX, self.stem + TIME_INDEX_SUFFIX]
 
     def drop(self) -> None:
         """Let go of the files; those still reading keep theirs open."""
         self._open_files.forget(self)
         self._file = None
-        self.index.release()
-        self.time_index.release()
+        self.indexes.release()

@@ -9,16 +9,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
 import shutil
 import uuid
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import ConfigError, CorruptLogError, StorageError
+from penstock.errors import ApiError, ConfigError, CorruptLogError, StorageError
 from penstock.log.group_commit import GroupCommit
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import OpenFiles
@@ -48,7 +50,8 @@ class LogStore:
         self._open_files = OpenFiles(config.open_segments_max)
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._dirty: dict[PartitionLog, None] = {}
-        self._dirty_since_s: dict[PartitionLog, float] = {}
+        self._dirty_since_s: dict[PartitionLog, float] = {}  # without a recovery point
+        self._unsynced_since_s: dict[PartitionLog, float] = {}  # for `flush.ms`
         self._syncing = ThreadPoolExecutor(_SYNC_THREADS, "penstock-sync")
         self._housekeeping = ThreadPoolExecutor(1, "penstock-files")  # one: in order
         self._tasks: list[asyncio.Task[None]] = []
@@ -110,7 +113,10 @@ class LogStore:
     async def delete_records_before(self, log: PartitionLog, offset: int) -> int:
         """Move the log's start; durable on return."""
         start = log.delete_records_before(offset)
-        await self._checkpoint(log, durable=True)
+        try:
+            await self._checkpoint(log, durable=True)
+        except OSError as error:
+            raise StorageError(f"cannot write to {log.directory}: {error.strerror}") from error
         return start
 
     # Jobs
@@ -118,16 +124,17 @@ class LogStore:
     def start(self) -> None:
         """Begin to write recovery points and to apply retention."""
         trash = os.path.join(self.data_dir, TRASH_DIRECTORY)
-        self._housekeeping.submit(shutil.rmtree, trash, True)
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(trash):
+                self._housekeeping.submit(shutil.rmtree, os.path.join(trash, name), True)
         self._tasks = [
-            asyncio.create_task(self._every(self._config.checkpoint_interval_ms, self._tend)),
+            asyncio.create_task(self._every(self._config.checkpoint_interval_ms, self.tend)),
             asyncio.create_task(
                 self._every(self._config.retention_check_interval_ms, self.apply_retention)
             ),
         ]
 
-    async def _every(self, interval_ms: int, job: object) -> None:
-        assert callable(job)
+    async def _every(self, interval_ms: int, job: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             try:
@@ -135,60 +142,81 @@ class LogStore:
             except Exception:
                 logger.exception("a background job failed and will be tried again")
 
-    async def _tend(self) -> None:
+    async def tend(self) -> None:
         """Write the recovery points that are due, and sync what should not wait."""
         now = self._clock.monotonic_s()
         for log in list(self._dirty):
             if log.failure is not None:
                 self._forget(log)
                 continue
-            waited_s = now - self._dirty_since_s.setdefault(log, now)
-            flush_is_due = not log.is_synced and waited_s * 1000 >= log.config.flush_ms
-            if log.has_unsynced_segments or flush_is_due:
+            if log.has_unsynced_segments or self._is_flush_due(log, now):
                 syncing = self.group_commit.until_durable(log, log.log_end_offset)
                 syncing.add_done_callback(lambda done: done.cancelled() or done.exception())
+            waited_s = now - self._dirty_since_s.setdefault(log, now)
             if log.bytes_since_checkpoint >= _CHECKPOINT_BYTES or waited_s >= _CHECKPOINT_AGE_S:
-                await self._checkpoint(log)
+                try:
+                    await self._checkpoint(log)
+                except OSError as error:
+                    logger.warning("no recovery point directory=%s error=%s", log.directory, error)
+
+    def _is_flush_due(self, log: PartitionLog, now: float) -> bool:
+        """Whether `flush.ms` or `flush.messages` asks for a sync."""
+        if not log.has_unsynced_records:
+            self._unsynced_since_s.pop(log, None)
+            return False
+        waited_s = now - self._unsynced_since_s.setdefault(log, now)
+        return waited_s * 1000 >= log.config.flush_ms or log.needs_sync_before_answer
 
     async def _checkpoint(self, log: PartitionLog, *, durable: bool = False) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            plan = log.begin_checkpoint()
-            await loop.run_in_executor(self._housekeeping, lambda: plan.run(durable=durable))
-        except OSError as error:
-            if durable:
-                raise StorageError(f"cannot write to {log.directory}: {error.strerror}") from error
-            logger.warning("no recovery point directory=%s error=%s", log.directory, error)
-            return
+        """Write the log's recovery point. `OSError` leaves the one before in force."""
+        if log.failure is not None:
+            raise log.failure_again()
+        plan = log.begin_checkpoint(durable=durable)
+        await asyncio.get_running_loop().run_in_executor(self._housekeeping, plan.run)
         log.finish_checkpoint(plan)
         self._dirty_since_s.pop(log, None)
-        if log.is_checkpointed and (log.config.flush_ms == INT64_MAX or log.is_synced):
+        waits_for_sync = log.config.flush_ms != INT64_MAX and log.has_unsynced_records
+        if log.is_checkpointed and not log.has_unsynced_segments and not waits_for_sync:
             self._forget(log)
 
     def _forget(self, log: PartitionLog) -> None:
         self._dirty.pop(log, None)
         self._dirty_since_s.pop(log, None)
+        self._unsynced_since_s.pop(log, None)
 
     async def apply_retention(self) -> None:
         """Remove the segments that no topic setting keeps, and forget idle producers."""
-        loop = asyncio.get_running_loop()
         for log in list(self._logs.values()):
             if log.failure is not None:
                 continue
             log.expire_producers(self._config.producer_expiry_ms)
-            paths = log.expire_segments()
-            if paths:
-                logger.info("retention directory=%s start=%d", log.directory, log.log_start_offset)
-                await self._checkpoint(log)
-                await loop.run_in_executor(self._housekeeping, _remove_files, paths)
+            try:
+                await self._remove_expired(log)
+            except (OSError, ApiError) as error:
+                logger.warning("retention failed directory=%s error=%s", log.directory, error)
             await asyncio.sleep(0)
+
+    async def _remove_expired(self, log: PartitionLog) -> None:
+        removal = log.expire_segments()
+        if removal is None:
+            return
+        logger.info("retention directory=%s start=%d", log.directory, log.log_start_offset)
+        try:
+            # On disk first: a new segment may be all that is left to tell how far the offsets went.
+            await self._checkpoint(log, durable=True)
+        except OSError as error:  # a full disk, perhaps: all the more reason to go on
+            logger.warning("no recovery point directory=%s error=%s", log.directory, error)
+        await asyncio.get_running_loop().run_in_executor(self._housekeeping, removal.run)
 
     async def close(self) -> None:
         """A clean stop: everything synced, every recovery point at its log's end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.group_commit.drained()
         loop = asyncio.get_running_loop()
+        # What the jobs began goes on in its thread: an older recovery point must not come last.
+        await loop.run_in_executor(self._housekeeping, lambda: None)
         closing = [loop.run_in_executor(self._syncing, log.close) for log in self._logs.values()]
         for result in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(result, BaseException):
@@ -196,14 +224,6 @@ class LogStore:
         self._syncing.shutdown()
         self._housekeeping.shutdown()
         os.close(self._lock_fd)
-
-
-def _remove_files(paths: list[str]) -> None:
-    for path in paths:
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            continue
 
 
 def lock_directory(data_dir: str) -> int:
