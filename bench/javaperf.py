@@ -5,9 +5,8 @@ that the tools print, without their warm-up records and without the time of join
 """
 
 import re
-import subprocess
 
-from bench import jars
+from bench import jars, processes
 from bench.brokers import STOCK_JVM_FLAGS, Broker
 
 _WARM_UP_SHARE = 4  # one record in four, at the start, is not counted
@@ -65,14 +64,12 @@ def consume(broker: Broker, topic: str, *, messages: int) -> float:
 
 
 def _run(tool: str, *arguments: str) -> str:
-    done = subprocess.run(
+    done = processes.run(
         [
             *("java", "-Xmx512M", *STOCK_JVM_FLAGS, "-cp", jars.classpath()),
             *(f"org.apache.kafka.tools.{tool}", *arguments),
         ],
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
+        timeout_s=_TIMEOUT_S,
     )
     if done.returncode != 0:
         raise JavaToolError(f"{tool}:\n{done.stdout}{done.stderr}")

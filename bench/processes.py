@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -33,11 +34,28 @@ def _kib_to_mb(field: str) -> float:
     return int(field.split()[0]) * 1024 / 1e6
 
 
-def spawn(command: list[str], output: IO[bytes] | int) -> subprocess.Popen[bytes]:
-    """Start a child that the kernel kills when this process dies, however it dies."""
-    guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+def guarded(command: list[str]) -> list[str]:
+    """The command, killed by the kernel when this process dies, however it dies."""
+    return ["setpriv", "--pdeathsig", "KILL", *command] if shutil.which("setpriv") else command
+
+
+def spawn(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a guarded child that writes all it says to one file."""
     return subprocess.Popen(
-        [*guard, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        guarded(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+    )
+
+
+def run(
+    command: list[str], *, timeout_s: float, settings: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a guarded child to its end, with additional environment settings."""
+    return subprocess.run(
+        guarded(command),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, **(settings or {})},
     )
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -18,6 +17,14 @@ from bench import processes
 from bench.brokers import BROKERS, Broker
 
 _CHILD_TIMEOUT_S = 600
+# The C library of a load tool keeps what it frees, else the kernel's clearing of fresh pages for
+# each response would be the largest part of what is measured. The brokers run without this.
+_KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
+}
 
 
 class MeasurementError(Exception):
@@ -161,11 +168,10 @@ class Session:
 
     def load(self, module: str, *arguments: object) -> dict[str, Any]:
         """Run a load tool of this package as its own process and read its JSON."""
-        done = subprocess.run(
+        done = processes.run(
             [sys.executable, "-m", f"bench.{module}", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=_CHILD_TIMEOUT_S,
+            timeout_s=_CHILD_TIMEOUT_S,
+            settings=_KEEP_MEMORY,
         )
         if done.returncode != 0:
             raise MeasurementError(f"bench.{module} {arguments}:\n{done.stderr}")
