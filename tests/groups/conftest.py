@@ -264,6 +264,7 @@ class FaultyStore(MemoryStore):
     async def commit(self, transaction: Transaction) -> CommitResult:
         self.commits += 1
         await self.gate.wait()
+        await asyncio.sleep(0)  # as with a disk: the answer comes in another turn of the loop
         if self.refuses:
             raise StoreUnavailable("the disk is full")
         return await super().commit(transaction)

@@ -331,6 +331,22 @@ class TestAStoreThatFails:
         await faulty.groups.delete("g")
         assert states(faulty) == {}
 
+    async def test_slow_writes_do_not_bring_a_deleted_group_back(
+        self, faulty: Coordination, faulty_store: FaultyStore
+    ) -> None:
+        member = await faulty.joined()
+        faulty_store.gate.clear()
+        synced = faulty.asks_to_sync("g", member)
+        await turns()
+        faulty.groups.leave("g", [Leaving(member_id=member.member_id)])
+        assert (await synced).error_code is ErrorCode.unknown_member_id
+        deleting = asyncio.create_task(faulty.groups.delete("g"))
+        await turns()
+        faulty_store.gate.set()
+        await deleting
+        await turns()
+        assert (await faulty_store.get_prefix("groups/")).entries == ()
+
     async def test_slow_writes_of_a_group_stay_in_order(
         self, faulty: Coordination, faulty_store: FaultyStore
     ) -> None:

@@ -149,6 +149,14 @@ class TestAMemberId:
         late = machine.join(pending.member_id)
         assert late.error is ErrorCode.unknown_member_id
 
+    def test_handed_back_holds_up_nothing(self, machine: Machine) -> None:
+        (a,) = machine.stable(1)
+        pending = machine.join(requires_id=True)
+        b = machine.join()
+        again = machine.join(a)
+        machine.leave(pending.member_id)
+        assert b.generation == again.generation == 2
+
     def test_given_out_can_be_handed_back(self, machine: Machine) -> None:
         pending = machine.join(requires_id=True)
         assert machine.leave(pending.member_id) is ErrorCode.none

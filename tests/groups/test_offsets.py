@@ -131,17 +131,18 @@ class TestACommit:
         await turns()
         assert faulty.offsets() == {"t_0": 2}
 
-    async def test_of_more_partitions_than_a_transaction_holds_is_split(
-        self, any_coordination: Coordination
+    @pytest.mark.parametrize("group_id", ["g", "g" * 20_000], ids=["many keys", "long keys"])
+    async def test_of_more_than_a_transaction_holds_is_split(
+        self, any_coordination: Coordination, group_id: str
     ) -> None:
         running = any_coordination
         count = 3 * TRANSACTION_OPERATIONS_MAX + 1
         errors = await running.groups.commit_offsets(
-            "g" * 20_000, {TopicPartition("t", p): NewOffset(offset=p) for p in range(count)}
+            group_id, {TopicPartition("t", p): NewOffset(offset=p) for p in range(count)}
         )
         assert set(errors.values()) == {ErrorCode.none}
         await running.restart()
-        kept = running.groups.offsets("g" * 20_000).of_topic("t")
+        kept = running.groups.offsets(group_id).of_topic("t")
         assert {p: value.offset for p, value in kept.items()} == {p: p for p in range(count)}
 
     async def test_is_one_transaction(

@@ -299,11 +299,8 @@ class Group(Rebalance):
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.coordinator_not_available
-        is_member = generation_id >= 0 or member_id != NO_MEMBER or group_instance_id is not None
         if self.state is GroupState.EMPTY and generation_id < 0:
             return ErrorCode.none
-        if not is_member:
-            return ErrorCode.unknown_member_id
         error = self._check_generation(member_id, group_instance_id, generation_id)
         if error is not ErrorCode.none:
             return error
