@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import jars, machine, report
+from bench import BenchError, jars, machine, report
 from bench.brokers import BROKERS
 from bench.measures import MEASUREMENTS
 from bench.session import Options, Session
@@ -104,11 +104,14 @@ def main() -> None:
         return
     # So that a terminated run stops and removes its brokers like a finished one.
     signal.signal(signal.SIGTERM, _terminate)
-    if "kafka" in arguments.brokers:
-        console.print(f"Apache Kafka {jars.kafka_version()}: jars by Maven, once")
-        jars.classpath()
-    plan = _plan(arguments)
-    results = _run(plan, console)
+    try:
+        if "kafka" in arguments.brokers:
+            console.print(f"Apache Kafka {jars.kafka_version()}: jars by Maven, once")
+            jars.classpath()
+        plan = _plan(arguments)
+        results = _run(plan, console)
+    except BenchError as error:
+        raise SystemExit(f"{type(error).__name__}: {error}") from error
     page = report.write(results, plan.out)
     report.print_summary(console, report.rows_of(results))
     console.print(f"written to {page}")

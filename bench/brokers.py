@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from bench import jars, processes
+from bench import BenchError, jars, processes
 from bench.wire import Connection, KafkaError
 
 READY_TIMEOUT_S = 120.0
@@ -21,7 +21,7 @@ STOCK_JVM_FLAGS = (
 )
 
 
-class BrokerFailedError(Exception):
+class BrokerFailedError(BenchError):
     """A broker did not start, or ended by itself; carries the end of its log."""
 
 

@@ -5,11 +5,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from bench import BenchError
+
 BENCH = Path(__file__).parent
 POM = BENCH / "pom.xml"
 
 
-class JarsUnavailableError(Exception):
+class JarsUnavailableError(BenchError):
     """Java or Maven is missing, or Maven could not fetch what the pom names."""
 
 
@@ -21,7 +23,9 @@ def kafka_version() -> str:
 
 
 def java_version() -> str:
-    """The first line of `java -version`."""
+    """The first line of `java -version`; `none` without Java."""
+    if shutil.which("java") is None:
+        return "none"
     done = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True)
     return done.stderr.splitlines()[0]
 

@@ -6,7 +6,7 @@ that the tools print, without their warm-up records and without the time of join
 
 import re
 
-from bench import jars, processes
+from bench import BenchError, jars, processes
 from bench.brokers import STOCK_JVM_FLAGS, Broker
 
 _WARM_UP_SHARE = 4  # one record in four, at the start, is not counted
@@ -17,7 +17,7 @@ _SUMMARY = re.compile(
 )
 
 
-class JavaToolError(Exception):
+class JavaToolError(BenchError):
     """A tool failed, or did not move what it was asked to move."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.progress import Progress
 
-from bench import processes
+from bench import BenchError, processes
 from bench.brokers import BROKERS, Broker
 
 _CHILD_TIMEOUT_S = 600
@@ -27,7 +27,7 @@ _KEEP_MEMORY = {
 }
 
 
-class MeasurementError(Exception):
+class MeasurementError(BenchError):
     """A load tool failed, or what arrived is not what was sent. The run stops."""
 
 
