@@ -60,6 +60,8 @@ class Broker:
             broker.topics.on_delete(broker.groups.forget_topic)
             await broker.topics.load()
             await broker.groups.load()
+            # A crash can come between a topic's deletion and that of the offsets committed for it.
+            await broker.groups.retain_topics(lambda name: broker.topics.get(name) is not None)
             await broker.groups.start()
         except BaseException:
             await logs.close()
