@@ -1,0 +1,42 @@
+"""Brokers for the front door's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.kafka.wire import Wire
+
+from penstock.testing import ProcessBroker, ThreadBroker, broker, broker_process
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[ThreadBroker]:
+    """One broker for all tests of a worker; `create_topic()` gives each a topic of its own."""
+    with broker() as running:
+        yield running
+
+
+@pytest.fixture
+def own() -> Iterator[ThreadBroker]:
+    """A broker of the test's own."""
+    with broker() as running:
+        yield running
+
+
+@pytest.fixture
+def process() -> Iterator[ProcessBroker]:
+    """A broker of the test's own, in a process that can be killed and looked at from outside."""
+    with broker_process() as running:
+        yield running
+
+
+@pytest.fixture
+def wire(shared: ThreadBroker) -> Iterator[Wire]:
+    with Wire(shared.bootstrap) as connection:
+        yield connection
+
+
+@pytest.fixture
+def topic(shared: ThreadBroker) -> str:
+    return shared.create_topic()

@@ -1,0 +1,181 @@
+"""The hand-written Produce codec says what kio's says, in every version."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from typing import Any
+
+import kio.index
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from tests.kafka.strategies import ERRORS, TEXTS, entities, integers
+from tests.kafka.tagging import UNKNOWN_TAGS, encode_with_tags, uvarint
+from tests.kafka.wire import build, decode, encode, produce
+
+from penstock.kafka.handlers import REGISTRY
+from penstock.kafka.primitives import ELEMENTS_MAX, MALFORMED
+from penstock.kafka.produce_codec import PartitionResult, decode_request, encode_response
+
+PRODUCE = 0
+VERSIONS = list(REGISTRY[PRODUCE].versions)
+NO_ID = uuid.UUID(int=0)
+
+every_version = pytest.mark.parametrize("version", VERSIONS)
+checked = settings(
+    max_examples=40, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+unknown_tags = st.dictionaries(
+    st.sampled_from(UNKNOWN_TAGS), st.binary(max_size=5), max_size=3
+).map(lambda drawn: sorted(drawn.items()))
+
+
+def read(version: int, data: bytes) -> Any:
+    return decode_request(version, memoryview(bytearray(data)), 0)
+
+
+def plain(version: int, entity: Any) -> Any:
+    """kio's request in the shape of ours."""
+    topics = [
+        (
+            (topic.topic_id or NO_ID) if version >= 13 else topic.name,
+            [(item.index, item.records) for item in topic.partition_data],
+        )
+        for topic in entity.topic_data
+    ]
+    timeout_ms = entity.timeout // datetime.timedelta(milliseconds=1)
+    return entity.transactional_id is not None, entity.acks, timeout_ms, topics
+
+
+def ours_plain(request: Any) -> Any:
+    topics = [
+        (topic, [(i, None if r is None else bytes(r)) for i, r in partitions])
+        for topic, partitions in request.topics
+    ]
+    return request.transactional, request.acks, request.timeout_ms, topics
+
+
+def test_every_version_of_kio_is_served() -> None:
+    assert list(range(3, 14)) == VERSIONS
+
+
+@every_version
+def test_a_request_is_read_as_kio_wrote_it(version: int) -> None:
+    @checked
+    @given(entities(kio.index.load_request_schema(PRODUCE, version)), unknown_tags)
+    def check(entity: Any, tags: Any) -> None:
+        assert ours_plain(read(version, encode(entity))) == plain(version, entity)
+        assert ours_plain(read(version, encode_with_tags(entity, tags))) == plain(version, entity)
+
+    check()
+
+
+@every_version
+def test_a_request_cut_short_anywhere_is_malformed(version: int) -> None:
+    topic = NO_ID if version >= 13 else "topic"
+    data = encode(produce(version, topic, {0: b"records", 1: None}, transactional_id="t"))
+    for size in range(len(data)):
+        with pytest.raises(MALFORMED):
+            read(version, data[:size])
+
+
+@every_version
+def test_garbage_is_read_or_malformed_and_nothing_else(version: int) -> None:
+    valid = encode(produce(version, NO_ID if version >= 13 else "t", {0: b"records"}))
+
+    @checked
+    @given(st.binary(max_size=60), st.integers(0, len(valid)), st.integers(0, len(valid)))
+    def check(garbage: bytes, start: int, end: int) -> None:
+        for data in (garbage, valid[:start] + garbage + valid[end:]):
+            try:
+                read(version, data)
+            except MALFORMED:
+                continue
+
+    check()
+
+
+@every_version
+def test_counts_beyond_all_reason_are_refused_before_they_cost_anything(version: int) -> None:
+    is_flexible = version >= 9
+    head = (b"\x00" if is_flexible else b"\xff\xff") + b"\x00\x01\x00\x00\x00\x01"
+    for count in (2**31 - 1, ELEMENTS_MAX + 1):
+        announced = uvarint(count + 1) if is_flexible else count.to_bytes(4, "big")
+        with pytest.raises(ValueError, match="too much"):
+            read(version, head + announced + bytes(100))
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_many_small_arrays_are_no_way_round_the_bound(version: int) -> None:
+    """Topics of 50,000 partitions each, all without records."""
+    within = read(version, request_of_topics(version, 5))
+    assert [len(partitions) for _, partitions in within.topics] == [50_000] * 5
+    with pytest.raises(ValueError, match="too much"):
+        read(version, request_of_topics(version, 6))
+
+
+def request_of_topics(version: int, count: int) -> bytes:
+    if version >= 9:
+        topic = b"\x02t" + uvarint(50_001) + (bytes(4) + b"\x00\x00") * 50_000 + b"\x00"
+        return b"\x00\x00\x01\x00\x00\x00\x01" + uvarint(count + 1) + topic * count + b"\x00"
+    topic = b"\x00\x01t" + (50_000).to_bytes(4, "big") + (bytes(4) + b"\xff" * 4) * 50_000
+    return b"\xff\xff\x00\x01\x00\x00\x00\x01" + count.to_bytes(4, "big") + topic * count
+
+
+def test_a_hundred_tagged_fields_are_enough() -> None:
+    entity = produce(9, "t", {0: b"records"})
+    some = [(tag, b"") for tag in range(1000, 1100)]
+    assert len(read(9, encode_with_tags(entity, some)).topics) == 1
+    with pytest.raises(ValueError, match="too many"):
+        read(9, encode_with_tags(entity, [*some, (1100, b"")]))
+
+
+results = st.builds(
+    PartitionResult,
+    partition=integers(32),
+    error_code=ERRORS.map(int),
+    base_offset=integers(64),
+    append_time=st.integers(-1, 2**42),  # kio reads it as a date
+    log_start_offset=integers(64),
+    message=st.none() | TEXTS,
+)
+
+
+@every_version
+def test_kio_reads_a_response_as_we_wrote_it(version: int) -> None:
+    names = st.uuids() if version >= 13 else TEXTS
+    topics = st.lists(st.tuples(names, st.lists(results, max_size=3)), max_size=3)
+
+    @checked
+    @given(topics)
+    def check(answers: list[tuple[Any, list[PartitionResult]]]) -> None:
+        response_type = kio.index.load_response_schema(PRODUCE, version)
+        expected = build(
+            response_type,
+            {
+                "throttle_time": 0,
+                "responses": [
+                    {
+                        "name": topic,
+                        "topic_id": topic,
+                        "partition_responses": [
+                            {
+                                "index": item.partition,
+                                "error_code": ErrorCode(item.error_code),
+                                "base_offset": item.base_offset,
+                                "log_append_time": item.append_time,
+                                "log_start_offset": item.log_start_offset,
+                                "error_message": item.message,
+                            }
+                            for item in partitions
+                        ],
+                    }
+                    for topic, partitions in answers
+                ],
+            },
+        )
+        assert decode(response_type, encode_response(version, answers)) == expected
+
+    check()
