@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from tests.kafka.wire import Wire
 
+from penstock.kafka.server import KafkaServer
+from penstock.settings import BrokerConfig
 from penstock.testing import ProcessBroker, ThreadBroker, broker, broker_process
 
 
@@ -40,3 +43,12 @@ def wire(shared: ThreadBroker) -> Iterator[Wire]:
 @pytest.fixture
 def topic(shared: ThreadBroker) -> str:
     return shared.create_topic()
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[KafkaServer]:
+    """A broker on the test's own event loop, whose insides the test may look at and replace."""
+    config = BrokerConfig(data_dir=str(tmp_path / "data"), addr="127.0.0.1:0")
+    running = await KafkaServer.start(config)
+    yield running
+    await running.stop()

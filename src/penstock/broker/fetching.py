@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, Protocol
 
 from penstock.broker.topics import Partition
-from penstock.errors import ApiError, StorageError
+from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.log import ColdRead, FileSlice, PartitionLog
 
 
@@ -241,6 +241,11 @@ def _diverging(position: Position, log: PartitionLog) -> tuple[int, int] | None:
     if position.last_fetched_epoch < 0:
         return None
     epoch, end_offset = log.end_offset_for_epoch(position.last_fetched_epoch)
+    if epoch < 0 or end_offset < 0:
+        raise ApiError(
+            ErrorCode.offset_out_of_range,
+            f"nothing is known here of leader epoch {position.last_fetched_epoch}",
+        )
     if epoch < position.last_fetched_epoch or end_offset < position.offset:
         return epoch, end_offset
     return None

@@ -1,0 +1,177 @@
+"""Requests of one connection are handled, and answered, in the order they were sent."""
+
+from __future__ import annotations
+
+import random
+import select
+import time
+from threading import Thread
+from typing import Any
+
+import kio.index
+import pytest
+from kio.schema.errors import ErrorCode
+from tests.kafka.batches import make_batch
+from tests.kafka.wire import Wire, fetch, frame, only_partition, produce, request, topic_id
+
+from penstock.testing import ThreadBroker
+
+
+def new_topic(name: str) -> dict[str, Any]:
+    return {"name": name, "num_partitions": 1, "replication_factor": 1}
+
+
+def test_slow_and_fast_requests_sent_at_once_are_answered_in_order(
+    shared: ThreadBroker, wire: Wire, topic: str
+) -> None:
+    requests: list[Any] = [
+        produce(8, topic, {0: make_batch(b"a")}, acks=-1),
+        request("metadata", 9, topics=[{"name": topic}]),
+        fetch(11, {topic: {0: 1}}, max_wait_ms=300),
+        request("find_coordinator", 3, key="g", key_type=0),
+        produce(8, topic, {0: make_batch(b"b")}, acks=-1),
+        produce(8, topic, {0: make_batch(b"c")}, acks=1),
+        request("init_producer_id", 4),
+        fetch(11, {topic: {0: 3}}, max_wait_ms=100),
+        request("create_topics", 5, topics=[new_topic(f"{topic}-2")]),
+        request("api_versions", 0),
+        produce(8, f"{topic}-2", {0: make_batch(b"d")}, acks=-1),
+    ]
+    wire.send(*requests)
+    answers = [wire.receive() for _ in requests]
+    offsets = [only_partition(answers[i]).base_offset for i in (0, 4, 5, 10)]
+    assert offsets == [0, 1, 2, 0], "each sees what those before it did"
+
+
+def test_a_burst_of_produces_keeps_its_order_with_any_acks(wire: Wire, topic: str) -> None:
+    """What keeps an idempotent producer with several requests in flight from stumbling."""
+    choose = random.Random(7)
+    acks = [choose.choice([-1, 1]) for _ in range(200)]
+    wire.send(*(produce(9, topic, {0: make_batch(b"x")}, acks=each) for each in acks))
+    answers = [only_partition(wire.receive()) for _ in acks]
+    assert [answer.base_offset for answer in answers] == list(range(200))
+
+
+def test_an_offset_fetch_sees_the_commit_sent_just_before_it(wire: Wire, topic: str) -> None:
+    for offset in range(20):
+        commit = request(
+            "offset_commit",
+            8,
+            group_id=topic,
+            generation_id_or_member_epoch=-1,
+            topics=[
+                {
+                    "name": topic,
+                    "partitions": [
+                        {
+                            "partition_index": 0,
+                            "committed_offset": offset,
+                            "committed_leader_epoch": -1,
+                        }
+                    ],
+                }
+            ],
+        )
+        look = request(
+            "offset_fetch", 7, group_id=topic, topics=[{"name": topic, "partition_indexes": [0]}]
+        )
+        wire.send(commit, look)
+        wire.receive()
+        seen = wire.receive()
+        assert seen.topics[0].partitions[0].committed_offset == offset
+
+
+def test_a_fetch_sees_what_was_produced_just_before_it(wire: Wire, topic: str) -> None:
+    wire.send(produce(9, topic, {0: make_batch(b"x")}, acks=-1), fetch(12, {topic: {0: 0}}))
+    wire.receive()
+    assert only_partition(wire.receive()).high_watermark == 1
+
+
+def test_acks_0_has_no_answer_and_keeps_its_place(wire: Wire, topic: str) -> None:
+    wire.send_bytes(frame(produce(9, topic, {0: make_batch(b"a")}, acks=0)) * 3)
+    answer = wire.ask(produce(9, topic, {0: make_batch(b"b")}, acks=1))
+    assert only_partition(answer).base_offset == 3
+
+
+def test_a_waiting_fetch_holds_up_its_own_connection_only(
+    shared: ThreadBroker, wire: Wire, topic: str
+) -> None:
+    wire.send(fetch(12, {topic: {0: 0}}, max_wait_ms=30_000), request("api_versions", 0))
+    with Wire(shared.bootstrap) as other:
+        other.ask(request("api_versions", 0))
+        other.ask(produce(9, topic, {0: make_batch(b"x")}))
+    assert only_partition(wire.receive()).high_watermark == 1
+    assert wire.receive().error_code is ErrorCode.none
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_are_found_however_they_are_cut_up(wire: Wire, topic: str, seed: int) -> None:
+    """Sizes that end in the middle of a buffer, or of a packet, anywhere."""
+    choose = random.Random(seed)
+    identity = topic_id(wire, topic)
+    requests = []
+    for _ in range(300):
+        kind = choose.randrange(4)
+        if kind == 0:
+            requests.append(produce(13, identity, {0: make_batch(b"x" * choose.randrange(3000))}))
+        elif kind == 1:
+            requests.append(produce(9, topic, {0: make_batch(b"x" * choose.randrange(200_000))}))
+        elif kind == 2:
+            requests.append(fetch(13, {identity: {0: 0}}, partition_bytes=choose.randrange(9999)))
+        else:
+            requests.append(request("find_coordinator", 3, key="k" * choose.randrange(300)))
+    data = b"".join(frame(each, number + 1) for number, each in enumerate(requests))
+    wire._waiting += [(number + 1, _response(each)) for number, each in enumerate(requests)]
+    answered = 0
+    sent = 0
+    while sent < len(data):
+        size = choose.choice([1, 2, 3, 5, 100, 1448, 65_535, 65_536, 65_537, 400_000])
+        wire.send_bytes(data[sent : sent + size])
+        sent += size
+        while wire._waiting and _is_readable(wire):
+            wire.receive()
+            answered += 1
+    while wire._waiting:
+        wire.receive()
+        answered += 1
+    assert answered == len(requests)
+
+
+def _response(asked: Any) -> Any:
+    return kio.index.load_response_schema(asked.__api_key__, int(asked.__version__))
+
+
+def _is_readable(wire: Wire) -> bool:
+    return bool(select.select([wire.socket], [], [], 0)[0])
+
+
+def test_ten_thousand_small_requests_at_once_are_all_answered(wire: Wire) -> None:
+    """Buffers fill to the last byte with every part of a request at their end."""
+    asked = [
+        frame(request("heartbeat", 0, group_id="g" * (number % 41)), number)
+        for number in range(10_000)
+    ]
+    sender = Thread(target=wire.send_bytes, args=(b"".join(asked),))
+    sender.start()
+    for number in range(len(asked)):
+        assert wire.receive_frame()[:4] == number.to_bytes(4, "big")
+    sender.join()
+
+
+def test_others_have_their_turn_beside_a_flood(shared: ThreadBroker, wire: Wire) -> None:
+    """One connection with thousands of requests waiting does not delay another's by much."""
+    shared.create_topic(partitions=300)
+    everything = frame(request("metadata", 9, topics=None))
+    flood = Thread(target=wire.send_bytes, args=(everything * 300,))
+    flood.start()
+    reader = Thread(target=lambda: [wire.receive_frame() for _ in range(300)])
+    reader.start()
+    with Wire(shared.bootstrap) as other:
+        times = []
+        while reader.is_alive():
+            begun = time.perf_counter()
+            other.ask(request("api_versions", 0))
+            times.append(time.perf_counter() - begun)
+    flood.join()
+    reader.join()
+    assert len(times) > 20, "they are not kept waiting until the flood is over"
