@@ -98,7 +98,7 @@ class ColdRead:
             lambda: segment.read(self._offset, self._bytes_max, size, end_offset),
         )  # fmt: skip
         if found is not None:
-            _verify(segment, found, end_offset)
+            _verify(self._log, segment, found, size, end_offset)
         return found
 
 
@@ -116,29 +116,42 @@ def insist(
         except BadIndexError:
             continue  # not trusted any more: made anew, or done without
         except UncheckedGapError as gap:
-            for found in scan(segment.path, start=gap.start, end=gap.end):
+            for found in scan(
+                segment.path, start=gap.start, end=gap.end, next_offset=segment.base_offset
+            ):
                 if isinstance(found, Damage):
                     raise CorruptLogError(segment.path, found.position, found.reason) from None
             segment.mark_verified(gap.start, gap.end)
 
 
-def _verify(segment: Segment, found: FileSlice, end_offset: int) -> None:
+def _verify(
+    log: PartitionLog, segment: Segment, found: FileSlice, size: int, end_offset: int
+) -> None:
+    """Check each batch's CRC, and that its offsets fit between those around it."""
     data = memoryview(found.read())
     end = found.position + found.size
     if segment.is_verified(found.position, end):
         return
     position, next_offset = 0, segment.base_offset
     while position < len(data):
-        header = check_at(data, position, next_offset)
+        header = check_at(data, position)
         if not isinstance(header, BatchHeader):
             raise CorruptLogError(segment.path, found.position + position, header)
+        _check_order(segment, found.position + position, header, next_offset)
         position += header.size_bytes
         next_offset = header.last_offset + 1
-    if next_offset > end_offset:
-        raise CorruptLogError(
-            segment.path, end, f"offset {next_offset - 1} in a segment that ends at {end_offset}"
-        )
+    if end < size:
+        _check_order(segment, end, segment.header_at(end), next_offset)
+    else:
+        _check_reaches(log, segment, next_offset, end_offset)
     segment.mark_verified(found.position, end)
+
+
+def _check_order(segment: Segment, position: int, header: BatchHeader, next_offset: int) -> None:
+    if header.base_offset < next_offset:
+        raise CorruptLogError(
+            segment.path, position, f"offset {header.base_offset} behind offset {next_offset - 1}"
+        )
 
 
 def ensure_indexes(log: PartitionLog, segment: Segment, end_offset: int) -> None:
@@ -178,7 +191,13 @@ def _end_by_indexes(segment: Segment, end_offset: int) -> int | None:
 
 
 def _check_reaches(log: PartitionLog, segment: Segment, next_offset: int, end_offset: int) -> None:
-    if next_offset != end_offset and not log.is_known_gap(next_offset, end_offset):
+    if next_offset > end_offset:
+        raise CorruptLogError(
+            segment.path,
+            segment.size,
+            f"offset {next_offset - 1} where the log ends at {end_offset}",
+        )
+    if next_offset < end_offset and not log.is_known_gap(next_offset, end_offset):
         raise CorruptLogError(
             segment.path, segment.size, f"offsets {next_offset} to {end_offset - 1} are missing"
         )

@@ -80,7 +80,9 @@ def recover(directory: str, clock: Clock, open_files: OpenFiles, index_interval:
     for segment in to_scan:
         begin = start.byte if segment.base_offset == start.segment else 0
         _restore(segment, begin, start, saved)
-        _scan_segment(state, segment, begin, clock.wall_ms(), index_interval)
+        # Only a repair leaves gaps between batches, and it writes a recovery point behind them.
+        has_gaps = saved is None or start.segment != saved.start_point().segment
+        _scan_segment(state, segment, begin, clock.wall_ms(), index_interval, has_gaps)
     segments[-1].activate()
     if state.scanned_bytes:
         logger.info(
@@ -140,7 +142,12 @@ def _restore(segment: Segment, begin: int, start: Position, saved: Checkpoint | 
 
 
 def _scan_segment(
-    state: Recovered, segment: Segment, begin: int, now_ms: int, index_interval: int
+    state: Recovered,
+    segment: Segment,
+    begin: int,
+    now_ms: int,
+    index_interval: int,
+    has_gaps: bool,
 ) -> None:
     """Check what lies behind the recovery point in one segment, and note it as appends would."""
     if begin == 0 and segment.base_offset != state.log_end_offset:
@@ -155,7 +162,9 @@ def _scan_segment(
         state.log_end_offset = segment.base_offset
     segment.created_ms = segment.created_ms or now_ms
     state.scanned_bytes += segment.size - begin
-    for found in scan(segment.path, start=begin, next_offset=state.log_end_offset):
+    for found in scan(
+        segment.path, start=begin, next_offset=state.log_end_offset, has_gaps=has_gaps
+    ):
         if isinstance(found, Damage):
             _cut_torn_tail(state, segment, found)
             break

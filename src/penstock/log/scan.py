@@ -47,31 +47,68 @@ class Damage(NamedTuple):
 
 
 def scan(
-    path: str, *, start: int = 0, end: int | None = None, next_offset: int = 0
+    path: str,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    next_offset: int = 0,
+    has_gaps: bool = True,
 ) -> Iterator[ScannedBatch | Damage]:
     """Every batch of the file from `start` on, and every damaged range in its place.
 
-    Goes on behind damage at the next sound batch, so that a caller sees all there is.
+    Goes on behind damage at the next sound batch, so that a caller sees all there is. A batch's CRC
+    does not cover its offset, so that is held against its neighbours': without `has_gaps` it must be
+    `next_offset`, then the one behind the batch before; with it, it may be larger if the batch behind
+    it agrees.
     """
     bytes_of = _Pieces(path, end)
+    limit = next_offset + _OFFSET_SPAN
     position = start
     while position < bytes_of.size:
-        found = _check_in_file(bytes_of, position, next_offset)
+        found = _check_in_file(bytes_of, position)
         if isinstance(found, BatchHeader):
-            yield ScannedBatch(position, found)
+            wrong = _wrong_offset(bytes_of, position, found, next_offset, limit, has_gaps)
+            if wrong is None:
+                yield ScannedBatch(position, found)
+                next_offset = found.last_offset + 1
+            else:
+                yield Damage(position, position + found.size_bytes, wrong, False)
             position += found.size_bytes
-            next_offset = found.last_offset + 1
             continue
-        resume = _next_sound(bytes_of, position + 1, next_offset)
+        resume = _next_sound(bytes_of, position + 1, limit)
         until = bytes_of.size if resume is None else resume
         yield Damage(position, until, found, resume is None)
         position = until
 
 
-def check_at(data: memoryview, position: int, next_offset: int) -> BatchHeader | str:
-    """The header of a sound batch at `position`, or what is wrong with the bytes there."""
+def _wrong_offset(
+    bytes_of: _Pieces,
+    position: int,
+    header: BatchHeader,
+    next_offset: int,
+    limit: int,
+    has_gaps: bool,
+) -> str | None:
+    """What is wrong with the offset of a batch that is sound but for that, if anything is."""
+    if header.base_offset == next_offset:
+        return None
+    if header.base_offset < next_offset:
+        return f"offset {header.base_offset} where at least {next_offset} is due"
+    if not has_gaps or header.base_offset >= limit:
+        return f"offset {header.base_offset} where {next_offset} is due"
+    following = _check_in_file(bytes_of, position + header.size_bytes)
+    if (
+        isinstance(following, BatchHeader)
+        and next_offset <= following.base_offset <= header.last_offset
+    ):
+        return f"offset {header.base_offset} before offset {following.base_offset}"
+    return None
+
+
+def check_at(data: memoryview, position: int) -> BatchHeader | str:
+    """The header of the batch at `position`, or what is wrong with the bytes there."""
     left = len(data) - position
-    header = _check_header(data[position : position + HEADER_BYTES], left, next_offset)
+    header = _check_header(data[position : position + HEADER_BYTES], left)
     if isinstance(header, str):
         return header
     if crc32c(data[position + CRC_START : position + header.size_bytes]) != header.crc:
@@ -79,7 +116,7 @@ def check_at(data: memoryview, position: int, next_offset: int) -> BatchHeader |
     return header
 
 
-def _check_header(data: memoryview, left: int, next_offset: int) -> BatchHeader | str:
+def _check_header(data: memoryview, left: int) -> BatchHeader | str:
     if left < HEADER_BYTES:
         return f"{left} bytes are too few for a batch"
     header = read_header(data)
@@ -87,8 +124,6 @@ def _check_header(data: memoryview, left: int, next_offset: int) -> BatchHeader 
         return "no record batch begins here"
     if header.size_bytes > left:
         return f"the batch needs {header.size_bytes} bytes, {left} are left"
-    if header.base_offset < next_offset:
-        return f"offset {header.base_offset} where at least {next_offset} is due"
     return header
 
 
@@ -114,10 +149,10 @@ class _Pieces:
         return self._data[start : start + count]
 
 
-def _check_in_file(bytes_of: _Pieces, position: int, next_offset: int) -> BatchHeader | str:
+def _check_in_file(bytes_of: _Pieces, position: int) -> BatchHeader | str:
     data = bytes_of(position, HEADER_BYTES)
     left = bytes_of.size - position if len(data) == HEADER_BYTES else len(data)
-    header = _check_header(data, left, next_offset)
+    header = _check_header(data, left)
     if isinstance(header, str):
         return header
     crc = 0
@@ -131,10 +166,11 @@ def _check_in_file(bytes_of: _Pieces, position: int, next_offset: int) -> BatchH
     return header if crc == header.crc else "the batch fails its CRC"
 
 
-def _next_sound(bytes_of: _Pieces, position: int, next_offset: int) -> int | None:
-    """Where the next sound batch begins, or None."""
+def _next_sound(bytes_of: _Pieces, position: int, limit: int) -> int | None:
+    """Where the next sound batch begins, or None. Its offset is near those of the segment."""
     high_bytes = {
-        (offset >> 32).to_bytes(4, "big") for offset in (next_offset, next_offset + _OFFSET_SPAN)
+        (offset >> 32).to_bytes(4, "big")
+        for offset in (max(0, limit - 2 * _OFFSET_SPAN), limit - _OFFSET_SPAN, limit)
     }
     prefix = b"|".join(re.escape(high) for high in sorted(high_bytes))
     # Any 4 low bytes, length and epoch (12 bytes in all), then the magic byte.
@@ -144,7 +180,7 @@ def _next_sound(bytes_of: _Pieces, position: int, next_offset: int) -> int | Non
         match = header.search(piece) if b"\x02" in piece else None
         while match is not None:
             candidate = position + match.start()
-            if isinstance(_check_in_file(bytes_of, candidate, next_offset), BatchHeader):
+            if isinstance(_check_in_file(bytes_of, candidate), BatchHeader):
                 return candidate
             match = header.search(piece, match.start() + 1)
         if len(piece) < _PATTERN_BYTES:

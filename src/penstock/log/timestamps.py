@@ -153,7 +153,7 @@ def _records(segment: Segment, position: int, header: BatchHeader) -> Iterator[T
         yield from (TimestampOffset(offset, header.max_timestamp, epoch) for offset in offsets)
         return
     batch = segment.file.pread(header.size_bytes, position)
-    checked = check_at(memoryview(batch), 0, segment.base_offset)
+    checked = check_at(memoryview(batch), 0)
     if isinstance(checked, str):
         raise CorruptLogError(segment.path, position, checked)
     try:
