@@ -77,6 +77,8 @@ def records_of(batch: Buffer) -> Iterator[Record]:
             if size <= 0 or position > len(data):
                 raise BadRecordError("a record extends past its batch")
             yield _record(data[start:position], header, stamped)
+        if position != len(data):
+            raise BadRecordError("bytes behind the last record")
     except IndexError:
         raise BadRecordError("a record extends past its batch") from None
 
