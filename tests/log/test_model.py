@@ -1,0 +1,222 @@
+"""A log under random use, crashes and restarts is at all times the same as a plain list.
+
+The model knows what was written, and what has to survive: all of it, for only the process ever dies here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.log.support import NOW_MS, Disk, append_bytes, batch, from_producer, read_bytes, split
+
+from penstock.errors import ApiError, ErrorCode
+from penstock.log import TimestampOffset
+from penstock.records.batch import read_header
+from penstock.records.decode import Record, records_of
+
+SECOND_MS = 1000
+SIZES = st.integers(1, 3000)
+COUNTS = st.integers(1, 5)
+# Around the clock, and often out of order.
+TIMES = st.integers(NOW_MS - 50 * SECOND_MS, NOW_MS + 50 * SECOND_MS)
+
+
+class LogMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp(prefix="penstock-log-"))
+        self.batches: list[bytes] = []  # of the whole log, by offset
+        self.start = 0
+        self.end = 0
+        self.sequence = 0
+
+    def teardown(self) -> None:
+        self.disk.kill()
+        shutil.rmtree(self.root)
+
+    @initialize(
+        segment_bytes=st.sampled_from([1024, 5000, 20_000]),
+        index_interval_bytes=st.sampled_from([0, 100, 1000]),
+    )
+    def open(self, **topic: Any) -> None:
+        self.disk = Disk(self.root / "topic" / "0", **topic)
+
+    # Writing
+
+    @rule(count=COUNTS, value_bytes=SIZES, timestamp=TIMES, codec=st.integers(0, 4))
+    def append(self, count: int, value_bytes: int, timestamp: int, codec: int) -> None:
+        self._appended(batch(count, value_bytes=value_bytes, timestamp=timestamp, codec=codec))
+
+    @rule(count=COUNTS)
+    def append_idempotent(self, count: int) -> None:
+        self._appended(from_producer(self.sequence, count))
+        self.sequence += count
+
+    @rule(count=st.integers(5, 40), timestamp=TIMES)
+    def append_many(self, count: int, timestamp: int) -> None:
+        for i in range(count):
+            self._appended(batch(timestamp=timestamp + i % 7, value_bytes=60))
+
+    @precondition(lambda self: self.sequence > 0)
+    @rule()
+    def repeat(self) -> None:
+        last = next(data for data in reversed(self.batches) if read_header(data).producer_id >= 0)
+        header = read_header(last)
+        again = self.disk.log.append(memoryview(bytearray(last)))
+        assert again.base_offset == header.base_offset
+        assert self.disk.log.log_end_offset == self.end
+
+    def _appended(self, produced: memoryview) -> None:
+        size = len(produced)
+        appended = self.disk.log.append(produced)
+        assert appended.base_offset == self.end
+        assert len(produced) == size
+        self.batches.append(bytes(produced))
+        self.end = appended.end_offset
+
+    # Reading
+
+    @precondition(lambda self: self.end > self.start)
+    @rule(data=st.data(), bytes_max=st.sampled_from([0, 1, 100, 1000, 5000, 1 << 20]))
+    def read(self, data: st.DataObject, bytes_max: int) -> None:
+        offset = data.draw(st.integers(self.start, self.end - 1))
+        found = split(read_bytes(self.disk.log, offset, bytes_max))
+        at = self._index_of(offset)
+        assert found == self.batches[at : at + len(found)]
+        assert found, "the first batch is always there"
+        assert len(found) == 1 or sum(map(len, found)) <= bytes_max
+
+    @rule(beyond=st.integers(1, 100))
+    def read_outside(self, beyond: int) -> None:
+        assert self.disk.log.read(self.end, 1000) is None
+        for offset in (self.start - beyond, self.end + beyond):
+            with pytest.raises(ApiError) as refused:
+                self.disk.log.read(offset, 1000)
+            assert refused.value.code is ErrorCode.offset_out_of_range
+
+    @rule(timestamp=TIMES)
+    def find_time(self, timestamp: int) -> None:
+        expected = next((r for r in self._records() if r.timestamp >= timestamp), None)
+        assert self._place(self.disk.log.find_timestamp(timestamp)) == self._place(expected)
+
+    @rule()
+    def find_newest(self) -> None:
+        expected = max(self._records(), key=lambda r: (r.timestamp, -r.offset), default=None)
+        assert self._place(self.disk.log.max_timestamp()) == self._place(expected)
+
+    @staticmethod
+    def _place(found: TimestampOffset | Record | None) -> tuple[int, int] | None:
+        if found is None:
+            return None
+        at = found.timestamp if isinstance(found, Record) else found.timestamp_ms
+        return found.offset, at
+
+    def _records(self) -> list[Record]:
+        return [r for data in self.batches for r in records_of(data) if r.offset >= self.start]
+
+    def _index_of(self, offset: int) -> int:
+        return next(i for i, b in enumerate(self.batches) if read_header(b).last_offset >= offset)
+
+    # Deleting
+
+    @rule(data=st.data())
+    def delete_records(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(0, self.end))
+        assert self.disk.log.delete_records_before(offset) == max(offset, self.start)
+        self.start = max(offset, self.start)
+        self.disk.checkpoint(durable=True)
+
+    @rule(keep=st.one_of(st.none(), st.integers(0, 60_000)), seconds=st.sampled_from([0, 30, 200]))
+    def apply_retention(self, keep: int | None, seconds: int) -> None:
+        """Whatever it takes away, it is whole segments from the start, and only from there."""
+        log = self.disk.log
+        self.disk.clock.advance(seconds)
+        log.reconfigure(
+            type(log.config)(
+                segment_bytes=log.config.segment_bytes,
+                index_interval_bytes=log.config.index_interval_bytes,
+                retention_ms=100 * SECOND_MS,
+                retention_bytes=-1 if keep is None else keep,
+                message_timestamp_after_max_ms=10**12,
+            )
+        )
+        removal = log.expire_segments()
+        if removal is not None:
+            self.disk.checkpoint(durable=True)
+            removal.run()
+        assert self.start <= log.log_start_offset <= self.end
+        self.start = log.log_start_offset
+        assert self.disk.segments()[0] <= self.start
+
+    # Surviving
+
+    @rule(durable=st.booleans())
+    def checkpoint(self, durable: bool) -> None:
+        self.disk.checkpoint(durable=durable)
+
+    @rule()
+    def sync(self) -> None:
+        self.disk.sync()
+        assert self.disk.log.durable_offset == self.end
+
+    @rule()
+    def restart(self) -> None:
+        self.disk.restart()
+
+    @rule()
+    def kill(self) -> None:
+        self.disk.restart_after_kill()
+
+    @rule(garbage=st.one_of(st.binary(min_size=1, max_size=200), st.just(bytes(5000))))
+    def kill_with_garbage_behind(self, garbage: bytes) -> None:
+        self.disk.kill()
+        append_bytes(self.disk.segment(self.disk.segments()[-1]), garbage)
+        self.disk.start()
+
+    @rule(data=st.data())
+    def kill_within_a_write(self, data: st.DataObject) -> None:
+        """The last write was cut short; nobody was told that it was there."""
+        torn = batch(3, value_bytes=100)
+        self.disk.log.append(torn)
+        self.disk.kill()
+        path = self.disk.segment(self.disk.segments()[-1])
+        size = path.stat().st_size
+        with open(path, "r+b") as file:
+            file.truncate(size - data.draw(st.integers(1, len(torn))))
+        self.disk.start()
+        if self.disk.log.log_end_offset != self.end:  # it had a segment of its own
+            raise AssertionError("offsets of a torn batch were used")
+
+    @rule(where=st.sampled_from(["index", "timeindex"]), how=st.sampled_from(["gone", "zero"]))
+    def lose_indexes(self, where: str, how: str) -> None:
+        """Indexes of sealed segments are hints: they may vanish, or be zeroed, at any time."""
+        self.disk.stop()
+        for path in sorted(self.disk.directory.glob(f"*.{where}"))[:-1]:
+            if how == "gone":
+                path.unlink()
+            else:
+                path.write_bytes(bytes(path.stat().st_size))
+        self.disk.start()
+
+    @invariant()
+    def is_as_long_as_the_model(self) -> None:
+        if hasattr(self, "disk"):
+            log = self.disk.log
+            assert (log.log_start_offset, log.log_end_offset) == (self.start, self.end)
+            assert log.durable_offset <= self.end
+
+
+TestLog = LogMachine.TestCase
+TestLog.settings = settings(
+    max_examples=120,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
