@@ -42,6 +42,7 @@ class Wire:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.connect((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.peer = "{}:{}".format(*self.socket.getsockname())  # as the broker calls us
         self._correlation_id = 0
         self._waiting: list[tuple[int, Any]] = []  # correlation id and response type, in order
 
