@@ -1,9 +1,8 @@
 """What a handler is: a declaration plus one function.
 
 Each file in `handlers/` ends with `API = Api(...)`: the API's name in the protocol, the request it
-reads, and the function that answers. Versions are those that kio knows, unless the handler says
-otherwise; the registry in `handlers/__init__.py` lists the handlers, and the answer to ApiVersions is
-derived from it.
+reads, and the function that answers. Versions are all those that kio knows; the registry in
+`handlers/__init__.py` lists the handlers, and the answer to ApiVersions is derived from it.
 """
 
 from __future__ import annotations
@@ -41,6 +40,12 @@ class RequestContext:
     client_host: str
 
 
+def known_versions(name: str) -> range:
+    """The versions of an API that kio knows, which are all that we serve: consecutive ones."""
+    known = sorted(schema_name_map[name])
+    return range(known[0], known[-1] + 1)
+
+
 class ApiBase:
     """What the router needs of any handler."""
 
@@ -53,8 +58,7 @@ class ApiBase:
     @functools.cached_property
     def versions(self) -> range:
         """Consecutive versions, oldest first, that this handler answers."""
-        known = sorted(schema_name_map[self.name])
-        return range(known[0], known[-1] + 1)
+        return known_versions(self.name)
 
     def is_flexible(self, version: int) -> bool:
         return bool(_request_type(self.key, version).__flexible__)

@@ -60,11 +60,8 @@ def _hints(cls: Any) -> dict[str, Any]:
 def _nested(annotation: Any) -> tuple[Any, bool]:
     """The dataclass inside an annotation, if any, and whether it stands in a tuple or sequence."""
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        for choice in typing.get_args(annotation):
-            found, is_array = _nested(choice)
-            if found is not None:
-                return found, is_array
-        return None, False
+        choices = [_nested(choice) for choice in typing.get_args(annotation)]
+        return next(((found, array) for found, array in choices if found or array), (None, False))
     origin = typing.get_origin(annotation)
     if origin in {tuple, list, Sequence} or (
         isinstance(origin, type) and issubclass(origin, Sequence)
@@ -124,8 +121,9 @@ def writer(ours: Any, kios: Any) -> Converter:
     for item in fields(kios):
         name = _our_name(item)
         if name not in our_names:
-            if item.default is MISSING:
-                constants[item.name] = _implicit_default(item, _hints(kios)[item.name])
+            annotation = _hints(kios)[item.name]
+            if item.default is MISSING or (item.default is None and _nested(annotation)[1]):
+                constants[item.name] = _implicit_default(item, annotation)
             continue
         steps.append((item.name, name, _to_kio(ours, name, kios, item)))
 
@@ -155,11 +153,14 @@ def _accepts_none(annotation: Any) -> bool:
 
 
 def _implicit_default(item: Field[Any], annotation: Any) -> Any:
-    """Kafka's own default for a response field that we never set."""
-    if _accepts_none(annotation):
-        return None
+    """Kafka's own default for a response field that we never set.
+
+    A list that may be null is an empty one: Kafka sends no nulls there, and some clients trust it.
+    """
     if _nested(annotation)[1]:
         return ()
+    if _accepts_none(annotation):
+        return None
     defaults: dict[Any, Any] = {
         "string": "",
         "bool": False,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.kafka.api import API_KEYS, Api, ApiBase, RequestContext
+from penstock.kafka.api import API_KEYS, Api, RequestContext
 
 if TYPE_CHECKING:
     from penstock.broker import Broker
@@ -66,15 +66,16 @@ def _supported() -> ApiVersionsResponse:
     from penstock.kafka.handlers import REGISTRY
 
     return ApiVersionsResponse(
-        error_code=ErrorCode.none, api_keys=[_advertised(REGISTRY[key]) for key in sorted(REGISTRY)]
+        error_code=ErrorCode.none,
+        api_keys=[_advertised(key, REGISTRY.versions(key)) for key in sorted(REGISTRY)],
     )
 
 
-def _advertised(api: ApiBase) -> ApiVersion:
+def _advertised(key: int, versions: range) -> ApiVersion:
     return ApiVersion(
-        api_key=api.key,
-        min_version=ADVERTISED_PRODUCE_MIN_VERSION if api.key == PRODUCE else api.versions[0],
-        max_version=api.versions[-1],
+        api_key=key,
+        min_version=ADVERTISED_PRODUCE_MIN_VERSION if key == PRODUCE else versions[0],
+        max_version=versions[-1],
     )
 
 
@@ -84,7 +85,7 @@ def unsupported_version_body() -> bytes:
     As in Kafka (KIP-511) it names the versions of ApiVersions itself, and the client asks again.
     """
     response = ApiVersionsResponse(
-        error_code=ErrorCode.unsupported_version, api_keys=[_advertised(API)]
+        error_code=ErrorCode.unsupported_version, api_keys=[_advertised(API.key, API.versions)]
     )
     return API.encode(0, response)
 

@@ -54,9 +54,6 @@ class PartitionMetadata:
     replica_nodes: tuple[int, ...]
     isr_nodes: tuple[int, ...]
     offline_replicas: tuple[int, ...]
-    # In DescribeTopicPartitions only (KIP-966). Nullable, but Java's admin client takes no null.
-    eligible_leader_replicas: tuple[int, ...] = ()
-    last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
