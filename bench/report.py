@@ -20,7 +20,11 @@ medians). Both brokers ran on this machine in the same run, in alternating order
 with the same clients and the same client settings."""
 _NOTES = """\
 The ratio is Penstock ÷ Kafka. A row without a bar is for information. VmRSS counts the mapped
-pages of files too, for both brokers; RssAnon does not."""
+pages of files too, for both brokers; RssAnon does not. librdkafka puts no bound on the requests in
+flight, so a broker that cannot answer one-message requests at the given rate builds up a queue,
+and the queue is its latency; the Java client waits at five requests and sends larger batches
+instead, and its rows (whole milliseconds, the client's own included) show the smaller
+difference that is left then."""
 _RULES = """\
 Before every load the dirty pages of the earlier ones are written out, and the memory that it is
 going to fill is touched once: on a virtual machine, memory that the host has to supply first
