@@ -189,6 +189,29 @@ def test_retention_makes_room_on_a_full_disk(tmp_path: Path) -> None:
     )
 
 
+def test_a_log_opens_and_is_read_on_a_full_disk(tmp_path: Path) -> None:
+    """Though neither the indexes that recovery makes, nor those that a reader misses, can be written."""
+    run(
+        tmp_path,
+        """
+        written = disk.append_many(60, value_bytes=100)
+        assert disk.log.segment_count > 4
+        disk.kill()
+        room(0)
+        log = disk.start()
+        assert read_all(log) == written
+        assert [log.find_timestamp(NOW_MS).offset, log.max_timestamp().offset] == [0, 0]
+        for base in disk.segments()[:-1]:
+            assert not disk.index(base).exists() or disk.index(base).stat().st_size == 0
+        refused(value_bytes=100)
+        room_again()
+        written += disk.append_many(5, value_bytes=100)
+        assert read_all(disk.restart()) == written
+        """,
+        segment_bytes=2000,
+    )
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_disk_without_any_room_refuses_the_first_record(tmp_path: Path) -> None:
     """The segment file is /dev/full: the system has no byte for it, and cannot cut it either."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.errors import ApiError, CorruptLogError, ErrorCode, StorageError
 from penstock.log.files import FileSlice
@@ -16,7 +17,10 @@ from penstock.records.batch import BatchHeader
 if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
 
+logger = logging.getLogger(__name__)
+
 Result = TypeVar("Result")
+_ATTEMPTS_MAX: Final = 5  # a wrong index, a gap to be checked, and then it must do
 
 
 class TimestampOffset(NamedTuple):
@@ -109,7 +113,7 @@ def insist(
 
     Blocks: runs in a thread. `CorruptLogError` if that is impossible.
     """
-    while True:
+    for _ in range(_ATTEMPTS_MAX):
         ensure_indexes(log, segment, end_offset)
         try:
             return read()
@@ -122,6 +126,7 @@ def insist(
                 if isinstance(found, Damage):
                     raise CorruptLogError(segment.path, found.position, found.reason) from None
             segment.mark_verified(gap.start, gap.end)
+    raise CorruptLogError(segment.path, 0, "it changes while it is read")
 
 
 def _verify(
@@ -217,8 +222,11 @@ def rebuild_indexes(segment: Segment, index_interval: int) -> int:
             raise CorruptLogError(segment.path, found.position, found.reason)
         indexes.note(found.header, found.header.base_offset, found.position, index_interval)
         next_offset = found.header.last_offset + 1
-    indexes.finish()
-    indexes.take_place()
+    try:
+        indexes.finish()
+        indexes.take_place()
+    except OSError as error:  # a full disk: they stay in memory, and reads go on
+        logger.warning("no index on file path=%s error=%s", segment.path, error)
     segment.indexes = indexes
     segment.mark_verified(0, segment.size)
     return next_offset

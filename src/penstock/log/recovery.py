@@ -172,6 +172,15 @@ def _scan_segment(
         segment.indexes.note(found.header, found.header.base_offset, found.position, index_interval)
     segment.mark_verified(begin, segment.size)
     if segment is not state.segments[-1]:
+        _seal(segment)
+
+
+def _seal(segment: Segment) -> None:
+    try:
+        segment.seal()
+    except OSError as error:  # a full disk must not keep the log from being read
+        logger.warning("no index on file path=%s error=%s", segment.path, error)
+        segment.indexes.trust = Trust.BAD
         segment.seal()
 
 

@@ -258,8 +258,6 @@ class Segment:
             if start == 0:
                 raise CorruptLogError(self.path, position, "the file ends inside a batch header")
             position += start
-        if position > size:
-            raise CorruptLogError(self.path, size, "a batch extends past the end of the file")
         self._check_gap(begin, size)
         return size
 
