@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from tests.log.support import NOW_MS, Disk, batch, read_all, read_bytes, split
 
 from penstock.log import ColdRead, FileSlice, PartitionLog
-from penstock.log.segment import OpenFiles
+from penstock.log.segment import OpenFiles, Segment
 from penstock.records.batch import read_header
 
 MakeDisk = Callable[..., Disk]
@@ -147,6 +148,20 @@ def test_files_are_closed_and_opened_under_readers(make_disk: MakeDisk) -> None:
             assert slice_ is not None
             assert slice_.read()[:8] == offset.to_bytes(8, "big")
         log.abandon()
+
+
+def test_open_files_are_counted_by_many_at_once(tmp_path: Path) -> None:
+    files = OpenFiles(1)
+    segments = [Segment(str(tmp_path), i, 0, files) for i in range(4)]
+
+    def use() -> None:
+        for segment in segments:
+            files.touch(segment)
+            files.forget(segment)
+
+    with in_threads(use):
+        for _ in range(3000):
+            use()
 
 
 def test_retention_beside_readers_who_rebuild(make_disk: MakeDisk) -> None:

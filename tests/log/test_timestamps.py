@@ -61,6 +61,13 @@ class TestFind:
             assert found(disk.log, NOW_MS + 2) == (1, 5)
             disk.restart()
 
+    def test_they_do_between_two_entries_of_the_index(self, make_disk: MakeDisk) -> None:
+        disk = make_disk(index_interval_bytes=1000)
+        for i in range(100):
+            disk.append(timestamp=NOW_MS + i // 20, value_bytes=100)
+        for time in range(5):
+            assert found(disk.log, NOW_MS + time) == (20 * time, time)
+
     def test_deleted_records_are_not_found(self, disk: Disk) -> None:
         disk.append(count=10)
         disk.log.delete_records_before(4)
