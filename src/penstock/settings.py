@@ -81,7 +81,7 @@ class BrokerConfig:
         1_000, "Incremental fetch sessions kept; the longest unused makes room.", at_least(0)
     )
     checkpoint_interval_ms: int = option(
-        1_000, "How often recovery points are written for logs that grew.", at_least(10)
+        250, "How often recovery points are written for logs that grew.", at_least(10)
     )
     retention_check_interval_ms: int = option(
         60_000, "How often retention looks for old segments.", at_least(10)
