@@ -13,24 +13,28 @@ _FREE_COUNT_MAX: Final = 8
 # Of buffers above the smallest size, lent at one time. From the first bound on nobody gets more than it
 # has something to put into; at the second, connections whose large requests need still more are closed.
 # A producer that sends as fast as it can needs a few megabytes, so only very many, or malice, get there.
-_LENT_BYTES_EASY: Final = 256 * 1024 * 1024
-_LENT_BYTES_MAX: Final = 1024 * 1024 * 1024
+LENT_BYTES_EASY: Final = 256 * 1024 * 1024
+LENT_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 class BufferPool:
     """Buffers by size, the last one returned first: it is the one still in the CPU's cache."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, lent_bytes_easy: int = LENT_BYTES_EASY, lent_bytes_max: int = LENT_BYTES_MAX
+    ) -> None:
+        self._lent_bytes_easy = lent_bytes_easy
+        self._lent_bytes_max = lent_bytes_max
         self._free: dict[int, list[bytearray]] = {}
-        self.lent_bytes = 0
+        self.lent_bytes = 0  # but for buffers of the smallest size
 
     def take(self, hint: int) -> bytearray:
         """A buffer to receive into, as large as `hint` if that is no trouble. It holds anything."""
-        return self._lend(hint if self.lent_bytes < _LENT_BYTES_EASY else BUFFER_BYTES)
+        return self._lend(hint if self.lent_bytes < self._lent_bytes_easy else BUFFER_BYTES)
 
     def grow(self, held: bytearray, size: int) -> bytearray:
         """A buffer of at least `size` bytes, to be held instead of `held`, which is to be given back."""
-        if self.lent_bytes + size > _LENT_BYTES_MAX:
+        if self.lent_bytes + size > self._lent_bytes_max:
             raise ProtocolError(
                 f"no memory for a request of which {len(held)} bytes have come: "
                 f"{self.lent_bytes} bytes are in use for others"
