@@ -83,6 +83,8 @@ def recover(directory: str, clock: Clock, open_files: OpenFiles, index_interval:
         # Only a repair leaves gaps between batches, and it writes a recovery point behind them.
         has_gaps = saved is None or start.segment != saved.start_point().segment
         _scan_segment(state, segment, begin, clock.wall_ms(), index_interval, has_gaps)
+    if state.log_end_offset < state.log_start_offset:
+        _begin_at_start(state, directory, open_files)
     segments[-1].activate()
     if state.scanned_bytes:
         logger.info(
@@ -173,6 +175,15 @@ def _scan_segment(
     segment.mark_verified(begin, segment.size)
     if segment is not state.segments[-1]:
         _seal(segment)
+
+
+def _begin_at_start(state: Recovered, directory: str, open_files: OpenFiles) -> None:
+    """A power cut took records that were deleted already: their offsets are not used again."""
+    _seal(state.segments[-1])
+    state.gaps.append((state.log_end_offset, state.log_start_offset))
+    state.log_end_offset = state.log_start_offset
+    state.segments.append(Segment(directory, state.log_start_offset, 0, open_files))
+    state.segments[-1].activate(is_new=True)
 
 
 def _seal(segment: Segment) -> None:
