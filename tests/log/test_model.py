@@ -1,6 +1,7 @@
 """A log under random use, crashes and restarts is at all times the same as a plain list.
 
-The model knows what was written, and what has to survive: all of it, for only the process ever dies here.
+The model knows what was written, and what has to survive: all of it when the process dies, all that was
+synced when the machine does.
 """
 
 from __future__ import annotations
@@ -14,10 +15,21 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.log.support import NOW_MS, Disk, append_bytes, batch, from_producer, read_bytes, split
+from tests.log.support import (
+    NOW_MS,
+    Disk,
+    append_bytes,
+    batch,
+    cut,
+    from_producer,
+    read_bytes,
+    split,
+    zero,
+)
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.log import TimestampOffset
+from penstock.log.checkpoint import FILE_NAME
 from penstock.records.batch import read_header
 from penstock.records.decode import Record, records_of
 
@@ -36,6 +48,7 @@ class LogMachine(RuleBasedStateMachine):
         self.start = 0
         self.end = 0
         self.sequence = 0
+        self.knows_producer = False
 
     def teardown(self) -> None:
         self.disk.kill()
@@ -58,13 +71,14 @@ class LogMachine(RuleBasedStateMachine):
     def append_idempotent(self, count: int) -> None:
         self._appended(from_producer(self.sequence, count))
         self.sequence += count
+        self.knows_producer = True
 
     @rule(count=st.integers(5, 40), timestamp=TIMES)
     def append_many(self, count: int, timestamp: int) -> None:
         for i in range(count):
             self._appended(batch(timestamp=timestamp + i % 7, value_bytes=60))
 
-    @precondition(lambda self: self.sequence > 0)
+    @precondition(lambda self: self.knows_producer)
     @rule()
     def repeat(self) -> None:
         last = next(data for data in reversed(self.batches) if read_header(data).producer_id >= 0)
@@ -88,10 +102,10 @@ class LogMachine(RuleBasedStateMachine):
     def read(self, data: st.DataObject, bytes_max: int) -> None:
         offset = data.draw(st.integers(self.start, self.end - 1))
         found = split(read_bytes(self.disk.log, offset, bytes_max))
-        at = self._index_of(offset)
-        assert found == self.batches[at : at + len(found)]
-        assert found, "the first batch is always there"
-        assert len(found) == 1 or sum(map(len, found)) <= bytes_max
+        expected = [item for item in self.batches if read_header(item).last_offset >= offset]
+        assert found == expected[: len(found)]
+        assert found or not expected, "the first batch is always there"
+        assert len(found) <= 1 or sum(map(len, found)) <= bytes_max
 
     @rule(beyond=st.integers(1, 100))
     def read_outside(self, beyond: int) -> None:
@@ -120,9 +134,6 @@ class LogMachine(RuleBasedStateMachine):
 
     def _records(self) -> list[Record]:
         return [r for data in self.batches for r in records_of(data) if r.offset >= self.start]
-
-    def _index_of(self, offset: int) -> int:
-        return next(i for i, b in enumerate(self.batches) if read_header(b).last_offset >= offset)
 
     # Deleting
 
@@ -193,6 +204,56 @@ class LogMachine(RuleBasedStateMachine):
         self.disk.start()
         if self.disk.log.log_end_offset != self.end:  # it had a segment of its own
             raise AssertionError("offsets of a torn batch were used")
+
+    @rule(data=st.data(), share=st.floats(0, 1), keeps_checkpoint=st.booleans())
+    def cut_power(self, data: st.DataObject, share: float, keeps_checkpoint: bool) -> None:
+        """Any part of what was not synced is lost, from some byte on; so may be any index."""
+        durable = max(self.disk.log.durable_offset, self.disk.segments()[0])
+        synced = sum(read_header(item).base_offset < durable for item in self.batches)
+        kept = synced + round(share * (len(self.batches) - synced))
+        self.disk.cut_power()
+        if kept < len(self.batches):
+            self._lose(data, kept)
+        for path in sorted(self.disk.directory.glob("*index")):
+            if int(path.stem) >= self.disk.segments()[-1] and data.draw(st.booleans()):
+                path.write_bytes(bytes(path.stat().st_size // 2))
+        if not keeps_checkpoint and self.start <= self.disk.segments()[0]:
+            (self.disk.directory / FILE_NAME).unlink(missing_ok=True)
+            self.knows_producer = False
+        log = self.disk.start()
+        self.batches = self.batches[:kept]
+        end = read_header(self.batches[-1]).last_offset + 1 if kept else 0
+        assert log.log_end_offset == end or log.log_end_offset in self.disk.segments()
+        self.end = log.log_end_offset
+        self._recall_producer()
+
+    def _lose(self, data: st.DataObject, kept: int) -> None:
+        """Bytes from somewhere in the first batch that is not kept on, in all files behind it, too."""
+        first_lost = read_header(self.batches[kept]).base_offset
+        *_, segment = (base for base in self.disk.segments() if base <= first_lost)
+        position = sum(
+            len(item) for item in self.batches[:kept] if read_header(item).base_offset >= segment
+        )
+        position += data.draw(st.integers(0, len(self.batches[kept]) - 1))
+        path = self.disk.segment(segment)
+        if data.draw(st.booleans()):
+            zero(path, position)
+        else:
+            cut(path, position)
+        for base in self.disk.segments():
+            if base > segment:
+                how = data.draw(st.sampled_from(["gone", "empty", "zeros"]))
+                if how == "gone":
+                    self.disk.segment(base).unlink()
+                elif how == "empty":
+                    cut(self.disk.segment(base), 0)
+                else:
+                    zero(self.disk.segment(base))
+
+    def _recall_producer(self) -> None:
+        sent = [read_header(item) for item in self.batches if read_header(item).producer_id >= 0]
+        self.sequence = sent[-1].base_sequence + sent[-1].record_count if sent else 0
+        self.knows_producer = self.knows_producer and bool(sent)
 
     @rule(where=st.sampled_from(["index", "timeindex"]), how=st.sampled_from(["gone", "zero"]))
     def lose_indexes(self, where: str, how: str) -> None:

@@ -54,6 +54,16 @@ class TestCleanStop:
         assert scanned(disk) == 0
         assert read_all(disk.start()) == written
 
+    def test_indexes_hold_across_boots(self, make_disk: MakeDisk) -> None:
+        disk = make_disk(index_interval_bytes=100)
+        disk.append_many(50, value_bytes=100)
+        disk.stop()
+        before = disk.index(0).read_bytes()
+        assert len(before) == 49 * 8
+        disk.edit_checkpoint(boot="the boot before")
+        disk.start()
+        assert disk.index(0).read_bytes() == before
+
     def test_everything_is_durable(self, make_disk: MakeDisk) -> None:
         disk = make_disk(segment_bytes=2000)
         disk.append_many(100, value_bytes=100)
@@ -168,6 +178,15 @@ class TestKill:
         with caplog.at_level(logging.WARNING):
             assert read_all(disk.start()) == written
         assert "recovery point is damaged" in caplog.text
+
+    def test_a_checkpoint_with_one_wrong_digit_is_not_believed(self, disk: Disk) -> None:
+        disk.append_many(10)
+        disk.stop()
+        path = disk.directory / FILE_NAME
+        text = path.read_bytes()
+        assert text.count(b'"offset":10') == 2
+        path.write_bytes(text.replace(b'"offset":10', b'"offset":11'))
+        assert disk.start().log_end_offset == 10
 
     def test_a_temporary_checkpoint_is_ignored(self, disk: Disk) -> None:
         disk.append_many(10)
@@ -462,6 +481,22 @@ class TestPowerCut:
         disk.segment(3).unlink()
         log = disk.start()
         assert log.log_end_offset == log.log_start_offset == 3
+
+    def test_offsets_of_deleted_records_are_not_used_again_if_they_are_lost(
+        self, disk: Disk
+    ) -> None:
+        disk.append_many(10)
+        disk.log.delete_records_before(8)
+        disk.checkpoint(durable=True)
+        disk.cut_power()
+        cut(disk.segment(0), 0)
+        for _ in range(2):
+            log = disk.start()
+            assert (log.log_start_offset, log.log_end_offset) == (8, 8)
+            disk.kill()
+        disk.start()
+        assert disk.append().base_offset == 8
+        assert offsets(disk.restart()) == [8]
 
     def test_producers_whose_batches_were_lost_may_send_them_again(self, disk: Disk) -> None:
         disk.append(from_producer(0))
