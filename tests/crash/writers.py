@@ -1,0 +1,154 @@
+"""Those who write while the broker is killed, and what they were promised."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+_CONNECTION: Final[dict[str, Any]] = {
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 100,
+    "retry.backoff.ms": 20,
+    "log_level": 0,
+    # Only unreachable brokers are reported here, and that is what this is about.
+    "error_cb": lambda _: None,
+}
+
+
+@dataclass(kw_only=True)
+class Writer:
+    """Sends `name:0`, `name:1`, … to one partition until it is told to stop.
+
+    Idempotent: each message once and in order, whatever happens. Plain, with one request in flight:
+    each at least once, and first copies in order.
+    """
+
+    name: str
+    bootstrap: str
+    topic: str
+    partition: int
+    acks: str
+    idempotent: bool
+    acknowledged: dict[int, int] = field(default_factory=dict)  # number -> offset
+    sent: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._producer = Producer(
+            {
+                **_CONNECTION,
+                "bootstrap.servers": self.bootstrap,
+                "acks": self.acks,
+                "enable.idempotence": self.idempotent,
+                "max.in.flight.requests.per.connection": 5 if self.idempotent else 1,
+                "message.timeout.ms": 120_000,
+                "linger.ms": 1,
+                "batch.num.messages": 50,
+                "queue.buffering.max.messages": 2_000,
+            }
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Send as fast as answers come back. Returns when everything sent has been answered."""
+        while not stop.is_set():
+            self._send_one()
+            self._producer.poll(0)
+            if self.sent % 20 == 0:
+                self._producer.poll(0.001)
+        self._producer.flush(120)
+
+    def _send_one(self) -> None:
+        try:
+            self._producer.produce(
+                self.topic,
+                value=f"{self.name}:{self.sent}".encode(),
+                partition=self.partition,
+                on_delivery=self._report(self.sent),
+            )
+        except BufferError:
+            self._producer.poll(0.01)
+            return
+        self.sent += 1
+
+    def _report(self, number: int) -> Callable[[Any, Any], None]:
+        def delivered(error: Any, message: Any) -> None:
+            if error is None:
+                self.acknowledged[number] = message.offset()
+            else:
+                self.failures.append(f"{self.name}:{number}: {error}")
+
+        return delivered
+
+
+@dataclass(kw_only=True)
+class Committer:
+    """Commits ever higher offsets for a group, and remembers the last that was answered."""
+
+    bootstrap: str
+    topic: str
+    group: str
+    answered: int = -1
+    asked: int = -1
+
+    def run(self, stop: threading.Event) -> None:
+        consumer = Consumer(
+            {**_CONNECTION, "bootstrap.servers": self.bootstrap, "group.id": self.group}
+        )
+        try:
+            while not stop.is_set():
+                self.asked += 1
+                try:
+                    consumer.commit(
+                        offsets=[TopicPartition(self.topic, 0, self.asked)], asynchronous=False
+                    )
+                except KafkaException:
+                    continue  # the broker is down: asked, and perhaps done, but not promised
+                self.answered = self.asked
+        finally:
+            consumer.close()
+
+    def committed(self) -> int:
+        """What the broker holds now."""
+        consumer = Consumer(
+            {**_CONNECTION, "bootstrap.servers": self.bootstrap, "group.id": self.group}
+        )
+        try:
+            (found,) = consumer.committed([TopicPartition(self.topic, 0)], timeout=20)
+            return int(found.offset)
+        finally:
+            consumer.close()
+
+
+def read_all(bootstrap: str, topic: str, partition: int, count: int) -> list[tuple[int, bytes]]:
+    """(offset, value) of a partition's first `count` records."""
+    consumer = Consumer(
+        {**_CONNECTION, "bootstrap.servers": bootstrap, "group.id": "reader", "check.crcs": True}
+    )
+    found: list[tuple[int, bytes]] = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        while len(found) < count:
+            messages = consumer.consume(min(10_000, count - len(found)), timeout=20)
+            assert messages, f"{topic}-{partition} ends after {len(found)} of {count} records"
+            for message in messages:
+                offset, value = message.offset(), message.value()
+                assert message.error() is None, message.error()
+                assert offset is not None
+                assert value is not None
+                found.append((offset, value))
+    finally:
+        consumer.close()
+    return found
+
+
+def end_offset(bootstrap: str, topic: str, partition: int) -> int:
+    consumer = Consumer({**_CONNECTION, "bootstrap.servers": bootstrap, "group.id": "reader"})
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)
+        return int(end)
+    finally:
+        consumer.close()
