@@ -81,6 +81,17 @@ def _each(convert: Converter, is_array: bool) -> Converter:
     return many if is_array else one
 
 
+def _required(convert: Converter, name: str) -> Converter:
+    """kio reads a null where the protocol allows none: an array that must be there is malformed."""
+
+    def check(value: Any) -> Any:
+        if value is None:
+            raise ValueError(f"{name} is null")
+        return convert(value)
+
+    return check
+
+
 def _our_name(item: Field[Any]) -> str:
     return f"{item.name}_ms" if item.metadata.get("kafka_type") in _TIME_TYPES else item.name
 
@@ -104,6 +115,8 @@ def reader(ours: Any, kios: Any) -> Converter:
             convert = _each(reader(our_type, their_type), is_array)
         elif theirs.metadata.get("kafka_type") in _TIME_TYPES:
             convert = _time_to_ms
+        if (our_type or is_array) and not _accepts_none(_hints(ours)[item.name]):
+            convert = _required(convert, f"{ours.__name__}.{item.name}")
         steps.append((item.name, theirs.name, convert))
 
     def read(entity: Any) -> Any:
