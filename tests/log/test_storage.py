@@ -276,6 +276,19 @@ class TestEpochs:
         assert disk.restart_after_kill().end_offset_for_epoch(2) == (0, 10)
         assert disk.log.end_offset_for_epoch(4) == (4, 20)
 
+    def test_the_last_epoch_stays_known_when_all_its_records_are_gone(
+        self, make_disk: MakeDisk
+    ) -> None:
+        disk = make_disk(retention_bytes=0)
+        disk.log.leader_epoch = 4
+        disk.append(count=10)
+        for _ in range(2):
+            disk.log.expire_segments()
+            disk.checkpoint()
+            for restart in (disk.restart, disk.restart_after_kill):
+                assert restart().end_offset_for_epoch(4) == (4, 10)
+                assert disk.log.end_offset_for_epoch(3) == (3, 10)
+
     def test_an_epoch_whose_records_a_power_cut_took_is_forgotten(self, disk: Disk) -> None:
         disk.append(count=10)
         disk.sync()

@@ -73,7 +73,8 @@ def recover(directory: str, clock: Clock, open_files: OpenFiles, index_interval:
         gaps=list(saved.gaps) if saved else [],
     )
     state.producers.truncate(start.offset)
-    state.epochs.trim_end(start.offset)
+    # The epoch in force where a log without records begins stays known.
+    state.epochs.trim_end(max(start.offset, state.log_start_offset + 1))
     to_scan = [segment for segment in segments if segment.base_offset >= start.segment]
     if saved is not None and saved.boot == SYNC_FAILED:
         _forget_cached(to_scan)
