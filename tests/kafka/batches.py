@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from typing import Final
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -18,9 +19,11 @@ def make_batch(
     epoch: int = -1,
     sequence: int = -1,
     compression: int = 0,
-    timestamp_ms: int = 1_700_000_000_000,
+    timestamp_ms: int | None = None,
 ) -> bytes:
-    """One batch with a record for each value."""
+    """One batch with a record for each value, of now unless told: old ones fall to retention."""
+    if timestamp_ms is None:
+        timestamp_ms = time.time_ns() // 1_000_000
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=compression,
