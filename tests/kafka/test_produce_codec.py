@@ -109,18 +109,18 @@ def test_counts_beyond_all_reason_are_refused_before_they_cost_anything(version:
 
 @pytest.mark.parametrize("version", [8, 12])
 def test_many_small_arrays_are_no_way_round_the_bound(version: int) -> None:
-    """Topics of 50,000 partitions each, all without records."""
+    """Topics of 30,000 partitions each, all without records."""
     within = read(version, request_of_topics(version, 5))
-    assert [len(partitions) for _, partitions in within.topics] == [50_000] * 5
+    assert [len(partitions) for _, partitions in within.topics] == [30_000] * 5
     with pytest.raises(ValueError, match="too much"):
         read(version, request_of_topics(version, 6))
 
 
 def request_of_topics(version: int, count: int) -> bytes:
     if version >= 9:
-        topic = b"\x02t" + uvarint(50_001) + (bytes(4) + b"\x00\x00") * 50_000 + b"\x00"
+        topic = b"\x02t" + uvarint(30_001) + (bytes(4) + b"\x00\x00") * 30_000 + b"\x00"
         return b"\x00\x00\x01\x00\x00\x00\x01" + uvarint(count + 1) + topic * count + b"\x00"
-    topic = b"\x00\x01t" + (50_000).to_bytes(4, "big") + (bytes(4) + b"\xff" * 4) * 50_000
+    topic = b"\x00\x01t" + (30_000).to_bytes(4, "big") + (bytes(4) + b"\xff" * 4) * 30_000
     return b"\xff\xff\x00\x01\x00\x00\x00\x01" + count.to_bytes(4, "big") + topic * count
 
 

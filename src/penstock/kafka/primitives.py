@@ -16,7 +16,7 @@ MALFORMED: Final = (IndexError, struct.error, ValueError, OverflowError)
 
 # A request names fewer things than this, however large it is: what costs memory and time when it is
 # read is their number, and an array of a hundred million empty names fits a request of 100 MiB.
-ELEMENTS_MAX: Final = 250_000
+ELEMENTS_MAX: Final = 150_000
 TAGS_MAX: Final = 100
 
 INT16: Final = struct.Struct(">h")
