@@ -42,9 +42,9 @@ def run(rounds: int, seed: int, on_round: Callable[[int], None] | None = None) -
             worker.start()
         try:
             for number in range(rounds):
-                stop.wait(
-                    chance.uniform(0.02, 0.35)
-                )  # the moment of the blow, not a wait for anything
+                for writer in writers:
+                    writer.wait_for_an_answer()
+                stop.wait(chance.uniform(0, 0.2))  # when the blow falls; nothing is waited for
                 broker.kill()
                 broker.start()
                 if on_round is not None:

@@ -36,6 +36,7 @@ class Writer:
     acknowledged: dict[int, int] = field(default_factory=dict)  # number -> offset
     sent: int = 0
     failures: list[str] = field(default_factory=list)
+    answered: threading.Event = field(default_factory=threading.Event)  # set by every answer
 
     def __post_init__(self) -> None:
         self._producer = Producer(
@@ -61,6 +62,11 @@ class Writer:
                 self._producer.poll(0.001)
         self._producer.flush(120)
 
+    def wait_for_an_answer(self) -> None:
+        """Return at the next answer from now on."""
+        self.answered.clear()
+        assert self.answered.wait(60), f"{self.name} got no answer in a minute"
+
     def _send_one(self) -> None:
         try:
             self._producer.produce(
@@ -78,6 +84,7 @@ class Writer:
         def delivered(error: Any, message: Any) -> None:
             if error is None:
                 self.acknowledged[number] = message.offset()
+                self.answered.set()
             else:
                 self.failures.append(f"{self.name}:{number}: {error}")
 
