@@ -92,7 +92,7 @@ class Scenarios:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it is there as long as the JVM
 
-    def run(self, scenario: str, bootstrap: str, *arguments: str) -> str:
+    def run(self, scenario: str, *arguments: str, bootstrap: str) -> str:
         """What the scenario returned; `ScenarioFailed` says what did not hold."""
         process = self._process or self._start()
         assert process.stdin is not None

@@ -89,10 +89,10 @@ class JavaPeer(Peer):
 
     def write(self, topic: str, pairs: Sequence[tuple[str, str]], codec: str) -> None:
         texts = [text for pair in pairs for text in pair]
-        self._scenarios.run("exchange-write", self._bootstrap, topic, codec, *texts)
+        self._scenarios.run("exchange-write", topic, codec, *texts, bootstrap=self._bootstrap)
 
     def read(self, topic: str) -> list[Content]:
-        answer = self._scenarios.run("exchange-read", self._bootstrap, topic)
+        answer = self._scenarios.run("exchange-read", topic, bootstrap=self._bootstrap)
         contents: list[Content] = []
         for line in answer.strip("\t").split("\t"):
             _, key, value, *headers = line.split(" ")

@@ -65,7 +65,7 @@ def test_another_producer_may_write_twice(
 @pytest.mark.java
 def test_the_java_producer_writes_once_and_in_order(java: Scenarios, network: LossyProxy) -> None:
     network.losses = 3
-    java.run("records-idempotent", network.address)
+    java.run("records-idempotent", bootstrap=network.address)
     assert network.losses <= 0
 
 

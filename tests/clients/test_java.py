@@ -66,11 +66,11 @@ ELSEWHERE = ("exchange", "list", "not-yet", "records-unknown-topic")  # in other
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_java_client_finds_that(scenario: str, java: Scenarios, server: ProcessBroker) -> None:
-    java.run(scenario, server.bootstrap)
+    java.run(scenario, bootstrap=server.bootstrap)
 
 
 def test_every_scenario_is_run(java: Scenarios, server: ProcessBroker) -> None:
-    found = java.run("list", server.bootstrap).split()
+    found = java.run("list", bootstrap=server.bootstrap).split()
     assert [name for name in found if not name.startswith(ELSEWHERE)] == SCENARIOS
 
 
@@ -83,4 +83,4 @@ def strict_server() -> Iterator[ProcessBroker]:
 def test_an_unknown_topic_is_not_created_where_the_broker_says_so(
     java: Scenarios, strict_server: ProcessBroker
 ) -> None:
-    java.run("records-unknown-topic", strict_server.bootstrap)
+    java.run("records-unknown-topic", bootstrap=strict_server.bootstrap)

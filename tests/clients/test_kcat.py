@@ -136,7 +136,7 @@ class Member:
         for setting in (
             f"partition.assignment.strategy={assignor}",
             "auto.offset.reset=earliest",
-            "heartbeat.interval.ms=200",
+            "heartbeat.interval.ms=100",
             "session.timeout.ms=6000",
         ):
             command += ["-X", setting]

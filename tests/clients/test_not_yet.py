@@ -55,4 +55,4 @@ async def test_transactions_of_aiokafka(server: ProcessBroker) -> None:
 @pytest.mark.java
 @pytest.mark.parametrize("scenario", ["not-yet-transactions", "not-yet-consumer-protocol"])
 def test_the_java_client(scenario: str, java: Scenarios, server: ProcessBroker) -> None:
-    java.run(scenario, server.bootstrap)
+    java.run(scenario, bootstrap=server.bootstrap)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -20,66 +22,67 @@ from tests.clients.test_kcat import Member as KcatMember
 
 from penstock.testing import ProcessBroker
 
+PARTITIONS = 10
 PER_PARTITION = 10
 
 
+class Everyone:
+    """A member of each kind in one group. Those of Python have to be polled; the others see to it."""
+
+    def __init__(self, group: str, topic: str) -> None:
+        self.group = group
+        self.topic = topic
+        self.polled: dict[str, Consumer] = {}
+        self.received: dict[str, Callable[[], list[str]]] = {}  # values, by the member's name
+        self.leave: dict[str, Callable[[], object]] = {}
+
+    def add(
+        self, name: str, received: Callable[[], list[str]], leave: Callable[[], object]
+    ) -> None:
+        self.received[name] = received
+        self.leave[name] = leave
+
+    def add_python(self, name: str, member: Consumer) -> None:
+        member.subscribe(self.topic)
+        self.polled[name] = member
+        self.add(name, lambda: [(r.value or b"").decode() for r in member.received], member.close)
+
+    def until(self, what: str, condition: Callable[[], bool]) -> None:
+        until(what, condition, *self.polled.values())
+
+    def all_received(self) -> list[list[str]]:
+        return [values() for values in self.received.values()]
+
+
 @pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-def test_members_of_every_kind_share_a_topic(
+def everyone(
     request: pytest.FixtureRequest,
-    stack: ExitStack,
     clients: dict[str, Client],
     server: ProcessBroker,
     unique: Callable[[str], str],
     group: str,
     tmp_path: Path,
-) -> None:
+) -> Iterator[Everyone]:
     """The Python clients, and kcat and Java where they are to be had."""
     topic = unique("shared")
-    partitions = 10
-    clients["aiokafka"].create_topic(topic, partitions=partitions)
-    received: list[Callable[[], list[str]]] = []
-
-    members: list[Consumer] = []
-    for client in clients.values():
-        member = client.consumer(ConsumerOptions(group=group))
-        stack.callback(member.close)
-        member.subscribe(topic)
-        members.append(member)
-        received.append(lambda m=member: [(r.value or b"").decode() for r in m.received])  # type: ignore[misc]
-    if is_there(request, "kcat_command"):
-        kcat = KcatMember(server.bootstrap, group, topic, tmp_path / "kcat", "range")
-        stack.callback(kcat.kill)
-        received.append(lambda: [line.split()[1] for line in kcat.received()])
-    if is_there(request, "java"):
-        java = request.getfixturevalue("java")
-        java.run("exchange-join", server.bootstrap, group, topic)
-        stack.callback(java.run, "exchange-leave", server.bootstrap, group)
-        received.append(
-            lambda: java.run("exchange-member", server.bootstrap, group).split("|")[1].split()
-        )
-
-    def shared() -> bool:
-        described = clients["confluent-kafka"].describe_group(group)
-        shares = [len(assignment) for assignment in described.assignments]
-        return described.state == "stable" and len(shares) == len(received) and min(shares) > 0
-
-    until("every member has partitions", shared, *members)
-    for partition, client in zip(range(partitions), 4 * list(clients.values()), strict=False):
-        client.produce(topic, numbered(PER_PARTITION, prefix=str(partition)), partition=partition)
-
-    def came() -> list[list[str]]:
-        return [some() for some in received]
-
-    wanted = partitions * PER_PARTITION
-    until("all came", lambda: sum(len(some) for some in came()) >= wanted, *members)
-    everything = [value for some in came() for value in some]
-    assert len(set(everything)) == len(everything) == wanted
-    assert all(came()), "every member got some"
+    clients["aiokafka"].create_topic(topic, partitions=PARTITIONS)
+    members = Everyone(group, topic)
+    with ExitStack() as stack:
+        for name, client in clients.items():
+            member = client.consumer(ConsumerOptions(group=group))
+            stack.callback(member.close)
+            members.add_python(name, member)
+        if is_there(request, "kcat_command"):
+            kcat = KcatMember(server.bootstrap, group, topic, tmp_path / "kcat", "range")
+            stack.callback(kcat.kill)
+            members.add("kcat", lambda: [line.split()[1] for line in kcat.received()], kcat.leave)
+        if is_there(request, "java"):
+            run = partial(request.getfixturevalue("java").run, bootstrap=server.bootstrap)
+            run("exchange-join", group, topic)
+            leave = partial(run, "exchange-leave", group)
+            stack.callback(leave)
+            members.add("java", lambda: run("exchange-member", group).split("|")[1].split(), leave)
+        yield members
 
 
 def is_there(request: pytest.FixtureRequest, fixture: str) -> bool:
@@ -88,6 +91,32 @@ def is_there(request: pytest.FixtureRequest, fixture: str) -> bool:
     except pytest.skip.Exception:
         return False
     return True
+
+
+def test_members_of_every_kind_share_a_topic_and_leave_one_by_one(
+    everyone: Everyone, clients: dict[str, Client]
+) -> None:
+    def is_shared() -> bool:
+        described = clients["confluent-kafka"].describe_group(everyone.group)
+        shares = [len(assignment) for assignment in described.assignments]
+        return described.state == "stable" and len(shares) == len(everyone.leave) and all(shares)
+
+    everyone.until("every member has partitions", is_shared)
+    for partition, client in zip(range(PARTITIONS), cycle(clients.values()), strict=False):
+        messages = numbered(PER_PARTITION, prefix=str(partition))
+        client.produce(everyone.topic, messages, partition=partition)
+
+    wanted = PARTITIONS * PER_PARTITION
+    everyone.until("all came", lambda: sum(map(len, everyone.all_received())) >= wanted)
+    values = [value for some in everyone.all_received() for value in some]
+    assert len(set(values)) == len(values) == wanted
+    assert all(everyone.all_received()), "every member got some"
+
+    while len(everyone.leave) > 1:
+        name, leave = everyone.leave.popitem()
+        everyone.polled.pop(name, None)
+        leave()
+        everyone.until(f"others have what {name} had", is_shared)
 
 
 @pytest.mark.parametrize("reader", ["confluent-kafka", "kafka-python", "aiokafka"])

@@ -218,7 +218,8 @@ class AiokafkaClient(Client):
         ((code, _, state, _, assignor, members, *_),) = answer.groups
         _check(code)
         assignments = [
-            ConsumerProtocolMemberAssignment.decode(member[-1]).partitions() for member in members
+            ConsumerProtocolMemberAssignment.decode(member[-1]).partitions() if member[-1] else []
+            for member in members
         ]
         return GroupDescription(
             state=state.lower(),
@@ -250,7 +251,7 @@ class AiokafkaConsumer(Consumer):
                 auto_offset_reset=options.reset,
                 enable_auto_commit=options.auto_commit,
                 session_timeout_ms=options.session_timeout_ms,
-                heartbeat_interval_ms=200,
+                heartbeat_interval_ms=100,
                 metadata_max_age_ms=500,
                 isolation_level="read_committed" if options.read_committed else "read_uncommitted",
                 **settings,

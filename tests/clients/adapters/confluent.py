@@ -200,7 +200,7 @@ class ConfluentConsumer(Consumer):
             "auto.offset.reset": "error" if options.reset == "none" else options.reset,
             "enable.auto.commit": options.auto_commit,
             "session.timeout.ms": options.session_timeout_ms,
-            "heartbeat.interval.ms": 200,
+            "heartbeat.interval.ms": 100,
             "allow.auto.create.topics": options.creates_topics,
             "isolation.level": "read_committed" if options.read_committed else "read_uncommitted",
             "topic.metadata.refresh.interval.ms": 500,

@@ -206,7 +206,7 @@ class KafkaPythonClient(Client):
 
 class KafkaPythonConsumer(Consumer):
     # A join that ends while nobody polls is forgotten and made anew (3.0): better to poll without a break.
-    poll_s = 0.3
+    poll_s = 0.15
 
     def __init__(self, bootstrap: str, options: ConsumerOptions) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class KafkaPythonConsumer(Consumer):
             auto_offset_reset=options.reset,
             enable_auto_commit=options.auto_commit,
             session_timeout_ms=options.session_timeout_ms,
-            heartbeat_interval_ms=200,
+            heartbeat_interval_ms=100,
             allow_auto_create_topics=options.creates_topics,
             isolation_level="read_committed" if options.read_committed else "read_uncommitted",
             metadata_max_age_ms=500,
@@ -314,6 +314,8 @@ def _record(item: Any) -> Record:
 
 
 def _assignment(member: Any) -> set[TopicPartition]:
+    if not member["member_assignment"]:
+        return set()  # it has none while its group rebalances
     assigned = member["member_assignment"]["assigned_partitions"]
     return {
         TopicPartition(topic["topic"], partition)

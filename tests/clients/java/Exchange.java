@@ -74,7 +74,10 @@ final class Exchange {
     }
 
     private Object leave(World world, List<String> arguments) {
-        members.remove(arguments.get(0)).stop();
+        Member member = members.remove(arguments.get(0));
+        if (member != null) {
+            member.stop();
+        }
         return null;
     }
 

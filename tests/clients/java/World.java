@@ -57,7 +57,7 @@ final class World implements AutoCloseable {
     /** A consumer of strings that starts at the beginning and commits when it is told to. */
     KafkaConsumer<String, String> consumer(Object... settings) {
         Map<String, Object> all = settings(
-            "auto.offset.reset", "earliest", "enable.auto.commit", false, "heartbeat.interval.ms", 200,
+            "auto.offset.reset", "earliest", "enable.auto.commit", false, "heartbeat.interval.ms", 100,
             "session.timeout.ms", 10_000, "metadata.max.age.ms", 500, "allow.auto.create.topics", false,
             "fetch.max.wait.ms", 100); // a consumer closes when its last fetch is answered
         all.putAll(settings(settings));
