@@ -49,6 +49,7 @@ def test_offsets_by_every_specification(client: Client, rd_admin: Any, topic: st
         assert answer[at].result(DEADLINE_S).offset == offset
 
 
+@pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
 def test_the_older_way_to_alter_settings_replaces_all_of_them(
     client: Client, rd_admin: Any, unique: Callable[[str], str]
 ) -> None:
