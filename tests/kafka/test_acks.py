@@ -177,6 +177,24 @@ async def test_who_waits_for_a_sync_and_leaves_leaves_nothing_behind(
     assert only_partition(await client.receive()).error_code is ErrorCode.none
 
 
+async def test_answers_behind_a_write_that_waits_are_bounded(
+    client: AsyncWire, disk: HeldDisk, server: KafkaServer
+) -> None:
+    """They wait in memory for their turn: when they are a megabyte, no further request begins."""
+    await server.broker.topics.create("wide", 50)
+    await client.ask(produce(9, "wide", {i: make_batch(b"x" * 10_000) for i in range(50)}))
+    everything = fetch(12, {"wide": dict.fromkeys(range(50), 0)})
+    client.send(produce(9, "t", {0: GOOD}, acks=-1), *[everything] * 50)
+    assert await client.is_silent()
+    (connection,) = server._connections
+    assert connection._is_held_up
+    assert connection._unsent_bytes < 2 << 20
+    disk.let_through()
+    assert only_partition(await client.receive()).error_code is ErrorCode.none
+    for _ in range(50):
+        assert len((await client.receive()).responses[0].partitions) == 50
+
+
 @pytest.mark.parametrize("acks", [1, -1])
 def test_what_was_acknowledged_survives_kill_9(process: ProcessBroker, acks: int) -> None:
     topic = process.create_topic()

@@ -44,7 +44,7 @@ CASES = {
     "a negative version": sized(header(METADATA, -1)),
     "a Produce that is too old": sized(header(0, 2)),
     "a client id beyond the end": sized(header(METADATA, 1, 500)),
-    "a client id of negative length": sized(header(METADATA, 1, -2)),
+    "a client id of negative length": sized(header(METADATA, 1, -2) + b"\xff" * 4),
     "header tags beyond the end": sized(header(METADATA, 9) + b"\x01\x00\x7f"),
     "header tags without end": sized(header(METADATA, 9) + HUGE),
     "a huge legacy array": sized(header(METADATA, 1) + struct.pack(">i", 2**31 - 1)),

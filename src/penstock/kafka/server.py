@@ -37,6 +37,7 @@ class KafkaServer:
         self._pool = BufferPool()
         self._door = KafkaDoor(broker)
         self._connections: set[Connection] = set()
+        self._is_refusing = False  # accepting fails: said once, not ten times a second
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self._sweeping = self._loop.create_task(self._sweep())
@@ -67,10 +68,13 @@ class KafkaServer:
                 return
             except OSError as error:
                 # Out of file descriptors, most likely: leave it to the ones who have one.
-                logger.error("cannot accept connections error=%s", error.strerror)
+                if not self._is_refusing:
+                    self._is_refusing = True
+                    logger.error("cannot accept connections for now error=%s", error.strerror)
                 self._loop.remove_reader(self._listener.fileno())
                 self._loop.call_later(_ACCEPT_RETRY_S, self._resume_accepting)
                 return
+            self._is_refusing = False
             if len(self._connections) >= self._config.connections_max:
                 logger.warning("closing peer=%s reason=connections_max is reached", peer)
                 client.close()
