@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.crash.writers import Committer, Writer, end_offset, read_all
+from tests.crash.writers import Committer, Watcher, Writer, end_offset, read_all
 
 from penstock.testing import ProcessBroker, broker_process
+
+PARTITIONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ def run(rounds: int, seed: int, on_round: Callable[[int], None] | None = None) -
     """Kill a broker `rounds` times under load; `AssertionError` if a promise was broken."""
     chance = random.Random(seed)
     with broker_process() as broker:
-        topic = broker.create_topic(partitions=4, settings={"segment.bytes": "1000000"})
+        topic = broker.create_topic(partitions=PARTITIONS, settings={"segment.bytes": "1000000"})
         writers = [
             _writer(broker, topic, 0, "idempotent-all", acks="all", idempotent=True),
             _writer(broker, topic, 1, "idempotent-all-2", acks="all", idempotent=True),
@@ -35,9 +37,10 @@ def run(rounds: int, seed: int, on_round: Callable[[int], None] | None = None) -
             _writer(broker, topic, 3, "plain-all", acks="all", idempotent=False),
         ]
         committer = Committer(bootstrap=broker.bootstrap, topic=topic, group="crash")
+        watcher = Watcher(bootstrap=broker.bootstrap, topic=topic, partitions=(1, 2))
         stop = threading.Event()
-        workers = [threading.Thread(target=worker.run, args=(stop,)) for worker in writers]
-        workers.append(threading.Thread(target=committer.run, args=(stop,)))
+        jobs = [*(writer.run for writer in writers), committer.run, watcher.run]
+        workers = [threading.Thread(target=job, args=(stop,)) for job in jobs]
         for worker in workers:
             worker.start()
         try:
@@ -53,7 +56,7 @@ def run(rounds: int, seed: int, on_round: Callable[[int], None] | None = None) -
             stop.set()
             for worker in workers:
                 worker.join()
-        return _count(broker, topic, writers, committer, rounds)
+        return _count(broker, topic, writers, committer, watcher, rounds)
 
 
 def _writer(
@@ -66,20 +69,30 @@ def _writer(
 
 
 def _count(
-    broker: ProcessBroker, topic: str, writers: list[Writer], committer: Committer, rounds: int
+    broker: ProcessBroker,
+    topic: str,
+    writers: list[Writer],
+    committer: Committer,
+    watcher: Watcher,
+    rounds: int,
 ) -> Outcome:
     broker.kill()  # once more: what was answered last counts, too
     broker.start()
     records = 0
-    for partition in range(4):
+    for partition in range(PARTITIONS):
         end = end_offset(broker.bootstrap, topic, partition)
         found = read_all(broker.bootstrap, topic, partition, end)
         assert [offset for offset, _ in found] == list(range(end)), "offsets have gaps or repeat"
         records += end
         values = dict(found)
+        for (at, offset), value in watcher.seen.items():
+            if at == partition:
+                assert values.get(offset) == value, f"offset {offset} was read as {value!r} before"
         for writer in writers:
             if writer.partition == partition:
                 _check_writer(writer, [value.decode() for _, value in found], values)
+    assert not watcher.failures, watcher.failures[:3]
+    assert watcher.seen, "nobody read anything"
     stored = committer.committed()
     assert committer.answered <= stored <= committer.asked, (
         f"commit {committer.answered} was answered, {stored} is there"

@@ -1,4 +1,4 @@
-"""Those who write while the broker is killed, and what they were promised."""
+"""Those who write and read while the broker is killed, and what they were promised."""
 
 from __future__ import annotations
 
@@ -128,6 +128,42 @@ class Committer:
             return int(found.offset)
         finally:
             consumer.close()
+
+
+@dataclass(kw_only=True)
+class Watcher:
+    """Reads while the broker is killed: what was read once is what everyone reads ever after."""
+
+    bootstrap: str
+    topic: str
+    partitions: tuple[int, ...]
+    seen: dict[tuple[int, int], bytes] = field(default_factory=dict)  # (partition, offset) -> value
+    failures: list[str] = field(default_factory=list)
+
+    def run(self, stop: threading.Event) -> None:
+        settings = {
+            **_CONNECTION,
+            "bootstrap.servers": self.bootstrap,
+            "group.id": "watcher",
+            "auto.offset.reset": "error",  # a log that ends before what was read has lost it
+            "check.crcs": True,
+            "fetch.wait.max.ms": 50,
+        }
+        consumer = Consumer(settings)
+        try:
+            consumer.assign([TopicPartition(self.topic, index, 0) for index in self.partitions])
+            while not stop.is_set():
+                for message in consumer.consume(1_000, timeout=0.05):
+                    self._note(message)
+        finally:
+            consumer.close()
+
+    def _note(self, message: Any) -> None:
+        if message.error() is not None:
+            if not message.error().retriable():
+                self.failures.append(str(message.error()))
+            return
+        self.seen[message.partition(), message.offset()] = message.value()
 
 
 def read_all(bootstrap: str, topic: str, partition: int, count: int) -> list[tuple[int, bytes]]:
