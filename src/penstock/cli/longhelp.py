@@ -16,7 +16,7 @@ class LongHelpCommand(TyperCommand):
         from rich.padding import Padding
         from rich.text import Text
 
-        out = Console(width=min(shutil.get_terminal_size().columns, 100), highlight=False)
+        out = Console(width=shutil.get_terminal_size().columns, highlight=False)
         out.print(Text.assemble(("Usage: ", "bold"), ctx.command_path, " [OPTIONS]"))
         out.print(Padding(Text(self.help or ""), (1, 0)))
         for option in self.get_params(ctx):
