@@ -24,6 +24,7 @@ from tests.log.support import (
 from penstock.errors import CorruptLogError
 from penstock.log import PartitionLog, TimestampOffset
 from penstock.log.checkpoint import FILE_NAME
+from penstock.log.files import LogFile
 from penstock.log.recovery import recover
 from penstock.log.segment import OpenFiles
 from penstock.records.batch import read_header
@@ -531,6 +532,25 @@ class TestWhatIsNotOnDisk:
         log.finish_sync(plan)
         assert log.durable_offset == 5
         assert log.begin_sync().sealed == []
+
+    @pytest.mark.parametrize("which", ["active", "sealed", "index", "directory"])
+    def test_a_sync_fails_if_any_of_its_files_does(self, make_disk: MakeDisk, which: str) -> None:
+        """/dev/null is a file that the system refuses to sync."""
+        disk = make_disk(segment_bytes=1024)
+        disk.append_many(3, value_bytes=900)
+        plan = disk.log.begin_sync()
+        unsyncable = LogFile("/dev/null", os.O_RDONLY)
+        if which == "active":
+            plan.active = unsyncable
+        elif which == "sealed":
+            plan.sealed[1] = (plan.sealed[1][0], unsyncable)
+        elif which == "index":
+            disk.time_index(1).unlink()
+            disk.time_index(1).symlink_to("/dev/null")
+        else:
+            plan.directories.append(str(disk.directory / "none"))
+        with pytest.raises(OSError, match=r"Invalid argument|No such file"):
+            plan.run()
 
     def test_a_sync_that_retention_overtakes_succeeds(self, make_disk: MakeDisk) -> None:
         disk = make_disk(segment_bytes=1024, retention_bytes=1000)
