@@ -24,5 +24,5 @@ class LongHelpCommand(TyperCommand):
             if record is not None:
                 names, text = record
                 out.print(Text(f"  {names}", "bold cyan"))
-                out.print(Padding(Text(text), (0, 0, 0, 6)))
+                out.print(Padding(Text.from_markup(text), (0, 0, 0, 6)))  # as typer escaped it
         out.print(Padding(self.epilog or "", (1, 0)))
