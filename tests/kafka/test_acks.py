@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import traceback
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -158,6 +159,19 @@ async def test_a_failed_sync_is_a_storage_error_and_takes_its_partition_out_of_s
         answer = only_partition(await client.ask(asked))
         assert answer.error_code is ErrorCode.kafka_storage_error
     assert only_partition(await client.ask(produce(9, "t", {1: GOOD}))).base_offset == 0
+
+
+async def test_the_error_of_a_failed_log_collects_nothing(
+    client: AsyncWire, server: KafkaServer
+) -> None:
+    """An exception raised again and again keeps every traceback, and the memory of every request."""
+    log = server.broker.topics.partition("t", 0).log
+    failure = log.fail("the disk is gone")
+    for _ in range(30):
+        for asked in (produce(9, "t", {0: GOOD}), fetch(12, {"t": {0: 0}})):
+            answer = only_partition(await client.ask(asked))
+            assert answer.error_code is ErrorCode.kafka_storage_error
+    assert len(list(traceback.walk_tb(failure.__traceback__))) < 5
 
 
 async def test_who_waits_for_a_sync_and_leaves_leaves_nothing_behind(

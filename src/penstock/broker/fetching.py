@@ -219,8 +219,6 @@ def _look(position: Position, bytes_left: int, *, must_fit: bool) -> Found:
         return Found(position, partition)
     try:
         log = partition.log
-        if log.failure is not None:
-            return Found(position, log.failure)  # not raised: it would keep every traceback
         partition.check_leader_epoch(position.leader_epoch)
         diverging = _diverging(position, log)
         records = None

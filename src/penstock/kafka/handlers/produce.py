@@ -101,9 +101,6 @@ def _append(
             ErrorCode.unsupported_compression_type, f"zstd needs Produce version {_ZSTD_FROM}"
         )
     log = topic.partitions[item.partition].log
-    if log.failure is not None:
-        # Not raised: one error would collect the traceback, and the memory, of all who meet it.
-        return failed(item.partition, log.failure.code, log.failure.message)
     appended = log.append(item.records)
     if acks == -1 or (acks and log.needs_sync_before_answer):
         unsynced.append((log, appended.end_offset, answers, len(answers)))
