@@ -75,3 +75,29 @@ def test_records_and_the_log_know_nothing_of_the_wire() -> None:
             text = path.read_text(encoding="utf-8")
             assert "import kio" not in text, path
             assert "from kio" not in text, path
+
+
+def test_only_the_demo_imports_what_is_made_for_tests() -> None:
+    importers = {
+        str(path.relative_to(SOURCE))
+        for path in modules()
+        if layer_of(path) != "testing" and "testing" in imports_of(path)
+    }
+    assert importers <= {"cli/demo.py"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from penstock.kafka.api import Api",
+        "import penstock.kafka",
+        "from penstock import kafka",
+        "def late():\n    from penstock.kafka import api",
+        "try:\n    import penstock.kafka.api\nexcept ImportError:\n    pass",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from penstock.kafka import api",
+    ],
+)
+def test_no_import_is_overlooked(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(code)
+    assert set(imports_of(path)) == {"kafka"}
