@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer
-from tests.cli.command import Penstock
 
 from penstock.testing import TestBroker, broker
+from tests.cli.command import Penstock
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+
 from tests.cli.command import Penstock
 from tests.cli.test_topic import fresh
 

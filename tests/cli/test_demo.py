@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from tests.cli.command import Penstock
 
 

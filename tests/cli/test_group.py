@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from tests.cli.command import Penstock
-from tests.cli.test_topic import fresh
 
 from penstock.testing import TestBroker
+from tests.cli.command import Penstock
+from tests.cli.test_topic import fresh
 
 Filled = Callable[..., str]
 

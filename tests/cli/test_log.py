@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from tests.cli.command import Penstock
 
 from penstock.testing import broker
+from tests.cli.command import Penstock
 
 SEGMENT = "00000000000000000000.log"
 

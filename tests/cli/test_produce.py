@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.command import Penstock
-from tests.cli.test_topic import fresh
 
 from penstock.testing import TestBroker
+from tests.cli.command import Penstock
+from tests.cli.test_topic import fresh
 
 Filled = Callable[..., str]
 

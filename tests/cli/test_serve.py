@@ -12,9 +12,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from tests.cli.command import Penstock
 
 from penstock.settings import BrokerConfig
+from tests.cli.command import Penstock
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+
 from tests.cli.command import Penstock
 
 

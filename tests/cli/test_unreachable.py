@@ -6,9 +6,9 @@ import socket
 import time
 
 import pytest
-from tests.cli.command import Penstock
 
 from penstock.cli.process import free_port
+from tests.cli.command import Penstock
 
 COMMANDS = [
     ["topic", "create", "t"],

@@ -6,14 +6,14 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+
+from penstock.testing import ProcessBroker, broker_process
 from tests.clients import jvm, kcat
 from tests.clients.adapters.aio import AiokafkaClient
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.adapters.kafka_python import KafkaPythonClient
 from tests.clients.client import Client
 from tests.clients.peers import JavaPeer, KcatPeer, Peer, PythonPeer
-
-from penstock.testing import ProcessBroker, broker_process
 
 PYTHON_CLIENTS: tuple[type[Client], ...] = (ConfluentClient, KafkaPythonClient, AiokafkaClient)
 

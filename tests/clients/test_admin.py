@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+
+from penstock.errors import ErrorCode
+from penstock.testing import ProcessBroker, broker_process
 from tests.clients.client import (
     DEADLINE_S,
     Client,
@@ -18,9 +21,6 @@ from tests.clients.client import (
     values,
 )
 from tests.clients.conftest import PYTHON_CLIENTS
-
-from penstock.errors import ErrorCode
-from penstock.testing import ProcessBroker, broker_process
 
 
 def assert_refused(code: ErrorCode, work: Callable[[], object]) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.clients.client import CODECS, Client
-from tests.clients.peers import Content, Peer
 
 from penstock.testing import ProcessBroker
+from tests.clients.client import CODECS, Client
+from tests.clients.peers import Content, Peer
 
 CLIENTS = [
     "confluent-kafka",

@@ -8,6 +8,9 @@ from typing import Any
 import confluent_kafka as ck
 import confluent_kafka.admin
 import pytest
+
+from penstock.errors import ErrorCode
+from penstock.testing import ProcessBroker
 from tests.clients.client import (
     DEADLINE_S,
     Client,
@@ -17,9 +20,6 @@ from tests.clients.client import (
     numbered,
     until,
 )
-
-from penstock.errors import ErrorCode
-from penstock.testing import ProcessBroker
 
 admin: Any = confluent_kafka.admin  # whose types do not name all that it exports
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
+
+from penstock.testing import broker_process
 from tests.clients.client import Client, Placed, numbered, values
 from tests.clients.conftest import PYTHON_CLIENTS
 from tests.clients.jvm import Scenarios
 from tests.clients.proxy import LossyProxy
-
-from penstock.testing import broker_process
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.clients.jvm import Scenarios
 
 from penstock.testing import ProcessBroker, broker_process
+from tests.clients.jvm import Scenarios
 
 pytestmark = pytest.mark.java
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.clients.client import Client, Message, numbered
-from tests.clients.jvm import run_tool
 
 from penstock.testing import ProcessBroker
+from tests.clients.client import Client, Message, numbered
+from tests.clients.jvm import run_tool
 
 pytestmark = pytest.mark.java
 

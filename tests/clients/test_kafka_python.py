@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 from kafka.admin import ConfigResource, KafkaAdminClient, MemberToRemove, OffsetSpec
+
+from penstock.testing import ProcessBroker
 from tests.clients.client import Client, ConsumerOptions, Message, numbered, until
 from tests.clients.client import TopicPartition as At
-
-from kafka import TopicPartition
-from penstock.testing import ProcessBroker
 
 
 @pytest.fixture

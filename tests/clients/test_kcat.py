@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.clients import kcat
-from tests.clients.client import Client, Message, numbered, until
 
 from penstock.testing import ProcessBroker
+from tests.clients import kcat
+from tests.clients.client import Client, Message, numbered, until
 
 pytestmark = [pytest.mark.kcat, pytest.mark.usefixtures("kcat_command")]
 

@@ -6,15 +6,15 @@ import asyncio
 
 import aiokafka
 import confluent_kafka
+import kafka
 import kafka.errors
 import pytest
 from aiokafka.errors import TransactionalIdAuthorizationFailed
-from tests.clients.client import DEADLINE_S
-from tests.clients.jvm import Scenarios
 
-import kafka
 from penstock.errors import ErrorCode
 from penstock.testing import ProcessBroker
+from tests.clients.client import DEADLINE_S
+from tests.clients.jvm import Scenarios
 
 TRANSACTIONAL_ID = "orders"
 

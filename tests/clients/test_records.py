@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 
 import pytest
+
+from penstock.errors import ErrorCode
 from tests.clients.client import (
     Acks,
     Client,
@@ -17,8 +19,6 @@ from tests.clients.client import (
     numbered,
     values,
 )
-
-from penstock.errors import ErrorCode
 
 # One record without key and headers in an uncompressed batch, of the default limit's size exactly: the
 # batch's header is 61 bytes, a record of this size adds 11 to its value.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+
+from penstock.testing import ProcessBroker, broker_process
 from tests.clients.client import (
     Client,
     CommittedOffset,
@@ -15,8 +17,6 @@ from tests.clients.client import (
     values,
 )
 from tests.clients.conftest import PYTHON_CLIENTS
-
-from penstock.testing import ProcessBroker, broker_process
 
 
 @pytest.fixture(scope="module")

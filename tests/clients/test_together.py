@@ -9,6 +9,8 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+
+from penstock.testing import ProcessBroker
 from tests.clients.client import (
     Client,
     CommittedOffset,
@@ -19,8 +21,6 @@ from tests.clients.client import (
     until,
 )
 from tests.clients.test_kcat import Member as KcatMember
-
-from penstock.testing import ProcessBroker
 
 PARTITIONS = 10
 PER_PARTITION = 10

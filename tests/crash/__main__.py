@@ -7,6 +7,7 @@ import secrets
 
 from rich.console import Console
 from rich.progress import Progress
+
 from tests.crash.rounds import run
 
 

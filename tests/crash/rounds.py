@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.crash.writers import Committer, Watcher, Writer, end_offset, read_all
-
 from penstock.testing import ProcessBroker, broker_process
+from tests.crash.writers import Committer, Watcher, Writer, end_offset, read_all
 
 PARTITIONS = 4
 

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 
 import kio.index
 from kio.schema.errors import ErrorCode
-from tests.kafka.batches import make_batch
-from tests.kafka.wire import build, choices, encode, is_nullable
 
 from penstock.kafka.handlers import REGISTRY
+from tests.kafka.batches import make_batch
+from tests.kafka.wire import build, choices, encode, is_nullable
 
 TOPICS: Final = ("fuzz-0", "fuzz-1", "fuzz-2")
 PARTITIONS: Final = 2

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import psutil
+
+from penstock.testing import ProcessBroker, broker_process
 from tests.fuzz.frames import PARTITIONS, TOPICS, Frames
 from tests.kafka.batches import make_batch, records_in
 from tests.kafka.wire import Wire, fetch, frame, only_partition, produce, request, topic_id
-
-from penstock.testing import ProcessBroker, broker_process
 
 _SENTINEL_ID: Final = 0x5EA7  # the correlation id of the request that tells whether one is heard
 _SENTINEL: Final = frame(request("api_versions", 0), _SENTINEL_ID)

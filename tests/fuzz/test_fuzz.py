@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from tests.fuzz.frames import Frames
 from tests.fuzz.runner import run
 
@@ -26,9 +27,8 @@ def test_a_broker_goes_on_as_if_nothing_was(seed: int) -> None:
 
 
 def test_every_api_and_version_is_in_the_corpus() -> None:
-    from tests.fuzz.frames import corpus
-
     from penstock.kafka.handlers import REGISTRY
+    from tests.fuzz.frames import corpus
 
     found = {
         (int.from_bytes(data[:2], "big"), int.from_bytes(data[2:4], "big")) for data in corpus(())

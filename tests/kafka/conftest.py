@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.kafka.wire import Wire
 
 from penstock.kafka.server import KafkaServer
 from penstock.settings import BrokerConfig
 from penstock.testing import ProcessBroker, ThreadBroker, broker, broker_process
+from tests.kafka.wire import Wire
 
 
 @pytest.fixture(scope="session")

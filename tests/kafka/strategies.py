@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+
 from tests.kafka.wire import choices, is_nullable
 
 TEXTS = st.text(max_size=12)

@@ -11,6 +11,7 @@ from typing import Any
 from kio.serial._introspect import get_field_tag
 from kio.serial._serialize import get_field_writer
 from kio.serial.writers import write_unsigned_varint
+
 from tests.kafka.wire import choices
 
 UNKNOWN_TAGS = range(1000, 1100)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.kafka.batches import make_batch, records_in
-from tests.kafka.wire import Wire, fetch, frame, only_partition, produce
 
 from penstock.kafka.server import KafkaServer
 from penstock.log.group_commit import GroupCommit
 from penstock.testing import ProcessBroker
+from tests.kafka.batches import make_batch, records_in
+from tests.kafka.wire import Wire, fetch, frame, only_partition, produce
 
 GOOD = make_batch(b"x")
 

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.kafka.batches import make_batch, records_in
-from tests.kafka.wire import Wire, fetch, frame, only_partition, produce, request, sized
 
 from penstock.errors import ProtocolError
 from penstock.kafka.buffers import BUFFER_BYTES, POOLED_BYTES_MAX, BufferPool
 from penstock.kafka.handlers import REGISTRY
 from penstock.kafka.server import KafkaServer
+from tests.kafka.batches import make_batch, records_in
+from tests.kafka.wire import Wire, fetch, frame, only_partition, produce, request, sized
 
 MIB = 1 << 20
 

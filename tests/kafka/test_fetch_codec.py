@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
-from tests.kafka.strategies import ERRORS, TEXTS, entities, integers
-from tests.kafka.tagging import UNKNOWN_TAGS, encode_with_tags, uvarint
-from tests.kafka.wire import build, decode, encode, fetch
 
 from penstock.kafka.fetch_codec import PartitionData, decode_request, encode_response
 from penstock.kafka.handlers import REGISTRY
 from penstock.kafka.primitives import ELEMENTS_MAX, MALFORMED
 from penstock.log import FileSlice
 from penstock.log.segment import LogFile
+from tests.kafka.strategies import ERRORS, TEXTS, entities, integers
+from tests.kafka.tagging import UNKNOWN_TAGS, encode_with_tags, uvarint
+from tests.kafka.wire import build, decode, encode, fetch
 
 FETCH = 1
 VERSIONS = list(REGISTRY[FETCH].versions)

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.kafka.batches import make_batch, records_in
-from tests.kafka.wire import Topic, Wire, fetch, produce, request, topic_id
 
 from penstock.broker import Broker
 from penstock.broker.fetching import Reader
@@ -19,6 +17,8 @@ from penstock.errors import ApiError
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.server import KafkaServer
 from penstock.testing import ThreadBroker, broker
+from tests.kafka.batches import make_batch, records_in
+from tests.kafka.wire import Topic, Wire, fetch, produce, request, topic_id
 
 LONG_MS = 60_000
 BY_NAME, BY_ID = 12, 13

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.kafka.batches import make_batch, records_in
-from tests.kafka.wire import Topic, Wire, fetch, only_partition, produce, request, topic_id
 
 from penstock.kafka.server import KafkaServer
 from penstock.testing import ThreadBroker, broker
+from tests.kafka.batches import make_batch, records_in
+from tests.kafka.wire import Topic, Wire, fetch, only_partition, produce, request, topic_id
 
 LONG_MS = 60_000  # longer than any test waits: whoever waits so long waits for ever
 

@@ -8,11 +8,11 @@ from typing import Any
 import kio.index
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.kafka.tagging import uvarint
-from tests.kafka.wire import Wire, encode, frame, parse_response, request, sized
 
 from penstock.kafka.api import ApiBase
 from penstock.kafka.handlers import REGISTRY
+from tests.kafka.tagging import uvarint
+from tests.kafka.wire import Wire, encode, frame, parse_response, request, sized
 
 API_VERSIONS = 18
 EVERY_VERSION = [

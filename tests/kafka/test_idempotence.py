@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.kafka.batches import make_batch, records_in
-from tests.kafka.wire import Wire, fetch, only_partition, produce, request
 
 from penstock.testing import ProcessBroker, ThreadBroker
+from tests.kafka.batches import make_batch, records_in
+from tests.kafka.wire import Wire, fetch, only_partition, produce, request
 
 
 class Producer:

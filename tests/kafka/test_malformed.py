@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from penstock.testing import ThreadBroker, broker
 from tests.kafka.batches import make_batch
 from tests.kafka.tagging import uvarint
 from tests.kafka.wire import Wire, encode, fetch, frame, produce, request, sized
-
-from penstock.testing import ThreadBroker, broker
 
 METADATA, OFFSET_FETCH = 3, 9
 HUGE = b"\xff\xff\xff\xff\x0f"  # the largest unsigned varint of five bytes

@@ -13,13 +13,13 @@ from typing import Any
 import kio.index
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.kafka.strategies import entities
-from tests.kafka.wire import choices, decode, encode
 
 from penstock.broker import Broker
 from penstock.errors import ErrorCode
 from penstock.kafka.api import Api
 from penstock.kafka.handlers import REGISTRY
+from tests.kafka.strategies import entities
+from tests.kafka.wire import choices, decode, encode
 
 APIS: list[Api[Any]] = [api for api in REGISTRY.values() if isinstance(api, Api)]
 

@@ -12,11 +12,11 @@ from typing import Any
 import kio.index
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.kafka.batches import make_batch
-from tests.kafka.wire import Wire, fetch, frame, only_partition, produce, request, topic_id
 
 from penstock.kafka.server import KafkaServer
 from penstock.testing import ThreadBroker
+from tests.kafka.batches import make_batch
+from tests.kafka.wire import Wire, fetch, frame, only_partition, produce, request, topic_id
 
 
 def new_topic(name: str) -> dict[str, Any]:

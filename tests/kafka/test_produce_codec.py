@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
-from tests.kafka.strategies import ERRORS, TEXTS, entities, integers
-from tests.kafka.tagging import UNKNOWN_TAGS, encode_with_tags, uvarint
-from tests.kafka.wire import build, decode, encode, produce
 
 from penstock.kafka.handlers import REGISTRY
 from penstock.kafka.primitives import ELEMENTS_MAX, MALFORMED
 from penstock.kafka.produce_codec import PartitionResult, decode_request, encode_response
+from tests.kafka.strategies import ERRORS, TEXTS, entities, integers
+from tests.kafka.tagging import UNKNOWN_TAGS, encode_with_tags, uvarint
+from tests.kafka.wire import build, decode, encode, produce
 
 PRODUCE = 0
 VERSIONS = list(REGISTRY[PRODUCE].versions)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.kafka.batches import GZIP, LZ4, SNAPPY, ZSTD, make_batch, patched, records_in
-from tests.kafka.wire import Topic, Wire, fetch, frame, only_partition, produce, topic_id
 
 from penstock.kafka.handlers import REGISTRY
 from penstock.testing import ThreadBroker
+from tests.kafka.batches import GZIP, LZ4, SNAPPY, ZSTD, make_batch, patched, records_in
+from tests.kafka.wire import Topic, Wire, fetch, frame, only_partition, produce, topic_id
 
 VERSIONS = list(REGISTRY[0].versions)
 GOOD = make_batch(b"good", b"better")

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+
+from penstock.testing import ProcessBroker, broker_process
 from tests.kafka.batches import make_batch
 from tests.kafka.wire import (
     Wire,
@@ -23,8 +25,6 @@ from tests.kafka.wire import (
     wait_until,
     wires,
 )
-
-from penstock.testing import ProcessBroker, broker_process
 
 MIB = 1 << 20
 

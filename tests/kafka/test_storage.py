@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.kafka.batches import make_batch, records_in
-from tests.kafka.wire import Wire, fetch, frame, only_partition, produce, request
 
 from penstock.testing import ProcessBroker
+from tests.kafka.batches import make_batch, records_in
+from tests.kafka.wire import Wire, fetch, frame, only_partition, produce, request
 
 STORAGE_ERROR = ErrorCode.kafka_storage_error
 

@@ -12,14 +12,14 @@ import kio.serial
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.kafka.strategies import entities
-from tests.kafka.tagging import UNKNOWN_TAGS, encode_with_tags, uvarint
-from tests.kafka.wire import decode, encode, request
 
 from penstock.kafka.api import Api
 from penstock.kafka.handlers import REGISTRY
 from penstock.kafka.primitives import ELEMENTS_MAX, MALFORMED
 from penstock.kafka.vetting import vetted
+from tests.kafka.strategies import entities
+from tests.kafka.tagging import UNKNOWN_TAGS, encode_with_tags, uvarint
+from tests.kafka.wire import decode, encode, request
 
 REQUEST_TYPES = [
     pytest.param(kio.index.load_request_schema(api.key, version), id=f"{api.name}-v{version}")

@@ -7,10 +7,10 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from tests.log.support import Disk, cut, damage, offsets, read_all, read_bytes, split, zero
 
 from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.log import ColdRead, FileSlice
+from tests.log.support import Disk, cut, damage, offsets, read_all, read_bytes, split, zero
 
 MakeDisk = Callable[..., Disk]
 

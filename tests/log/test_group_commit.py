@@ -7,12 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.log.executors import HeldExecutor
-from tests.log.support import Disk, batch, cut, offsets, read_bytes
 
 from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.log.checkpoint import SYNC_FAILED
 from penstock.log.group_commit import GroupCommit
+from tests.log.executors import HeldExecutor
+from tests.log.support import Disk, batch, cut, offsets, read_bytes
 
 MakeDisk = Callable[..., Disk]
 

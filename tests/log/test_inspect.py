@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.log.support import Disk, append_bytes, cut, damage, offsets, read_all, read_bytes, zero
 
 from penstock.errors import CorruptLogError, StorageError
 from penstock.log.inspect import batches, find_logs, repair, size_of, verify
 from penstock.log.scan import Damage
 from penstock.model import TopicPartition
+from tests.log.support import Disk, append_bytes, cut, damage, offsets, read_all, read_bytes, zero
 
 MakeDisk = Callable[..., Disk]
 

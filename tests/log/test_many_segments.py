@@ -7,12 +7,12 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from tests.log.support import Disk, batch, read_bytes
 
 from penstock.log import PartitionLog
 from penstock.log.checkpoint import FILE_NAME
 from penstock.log.segment import OpenFiles
 from penstock.settings import TopicConfig
+from tests.log.support import Disk, batch, read_bytes
 
 SEGMENTS = 10_000
 RECORDS = 1000  # in each

@@ -15,6 +15,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from penstock.errors import ApiError, ErrorCode
+from penstock.log import TimestampOffset
+from penstock.log.checkpoint import FILE_NAME
+from penstock.records.batch import read_header
+from penstock.records.decode import Record, records_of
 from tests.log.support import (
     NOW_MS,
     Disk,
@@ -26,12 +32,6 @@ from tests.log.support import (
     split,
     zero,
 )
-
-from penstock.errors import ApiError, ErrorCode
-from penstock.log import TimestampOffset
-from penstock.log.checkpoint import FILE_NAME
-from penstock.records.batch import read_header
-from penstock.records.decode import Record, records_of
 
 SECOND_MS = 1000
 SIZES = st.integers(1, 3000)

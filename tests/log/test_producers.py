@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.log.support import NOW_MS, Disk, batch, from_producer, offsets
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.log.producers import ProducerStates, last_sequence_of
 from penstock.records.batch import read_header
+from tests.log.support import NOW_MS, Disk, batch, from_producer, offsets
 
 MakeDisk = Callable[..., Disk]
 LAST = 2**31 - 1

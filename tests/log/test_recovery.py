@@ -7,6 +7,14 @@ import os
 from collections.abc import Callable
 
 import pytest
+
+from penstock.errors import CorruptLogError
+from penstock.log import PartitionLog, TimestampOffset
+from penstock.log.checkpoint import FILE_NAME
+from penstock.log.files import LogFile
+from penstock.log.recovery import recover
+from penstock.log.segment import OpenFiles
+from penstock.records.batch import read_header
 from tests.log.support import (
     NOW_MS,
     Disk,
@@ -20,14 +28,6 @@ from tests.log.support import (
     read_bytes,
     zero,
 )
-
-from penstock.errors import CorruptLogError
-from penstock.log import PartitionLog, TimestampOffset
-from penstock.log.checkpoint import FILE_NAME
-from penstock.log.files import LogFile
-from penstock.log.recovery import recover
-from penstock.log.segment import OpenFiles
-from penstock.records.batch import read_header
 
 MakeDisk = Callable[..., Disk]
 

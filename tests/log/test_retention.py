@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 
 import pytest
-from tests.log.support import NOW_MS, Disk, batch, offsets, read_all, read_bytes, zero
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.log.checkpoint import FILE_NAME
+from tests.log.support import NOW_MS, Disk, batch, offsets, read_all, read_bytes, zero
 
 MakeDisk = Callable[..., Disk]
 SECOND_MS = 1000

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.log.support import batch, damage, zero
 
 from penstock.log.scan import Damage, ScannedBatch, scan
+from tests.log.support import batch, damage, zero
 
 MEBIBYTE = 1 << 20
 

@@ -6,6 +6,11 @@ import os
 from collections.abc import Callable
 
 import pytest
+
+from penstock.errors import ApiError, ErrorCode
+from penstock.log import FileSlice
+from penstock.records.batch import crc_of, read_header
+from penstock.records.decode import records_of
 from tests.log.support import (
     NOW_MS,
     Disk,
@@ -17,11 +22,6 @@ from tests.log.support import (
     records,
     split,
 )
-
-from penstock.errors import ApiError, ErrorCode
-from penstock.log import FileSlice
-from penstock.records.batch import crc_of, read_header
-from penstock.records.decode import records_of
 
 HOUR_S = 3600.0
 MakeDisk = Callable[..., Disk]

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.log.support import NOW_MS, Disk, batch, read_all, read_bytes, split
 
 from penstock.log import ColdRead, FileSlice, PartitionLog
 from penstock.log.segment import OpenFiles, Segment
 from penstock.records.batch import read_header
+from tests.log.support import NOW_MS, Disk, batch, read_all, read_bytes, split
 
 MakeDisk = Callable[..., Disk]
 THREADS = 4

@@ -6,11 +6,11 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from tests.log.support import NOW_MS, Disk, batch, damage, read_all
 
 from penstock.errors import CorruptLogError
 from penstock.log import PartitionLog, TimestampOffset
 from penstock.records.batch import crc_of, read_header
+from tests.log.support import NOW_MS, Disk, batch, damage, read_all
 
 MakeDisk = Callable[..., Disk]
 MINUTE_MS = 60_000

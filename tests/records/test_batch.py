@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.records.foreign import Made, build, parse
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.records.batch import (
@@ -22,6 +21,7 @@ from penstock.records.batch import (
     stamp_append_time,
 )
 from penstock.records.decode import encode_batch, records_of
+from tests.records.foreign import Made, build, parse
 
 BYTES_MAX = 1 << 20
 Edit = Callable[[bytearray], None]

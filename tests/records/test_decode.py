@@ -9,7 +9,6 @@ import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.records.foreign import Made, build, parse
 
 from penstock.records.batch import crc_of, read_header
 from penstock.records.compression import CompressionError, compress, decompress
@@ -20,6 +19,7 @@ from penstock.records.decode import (
     records_of,
     write_varint,
 )
+from tests.records.foreign import Made, build, parse
 
 LIBRARIES = ["kafka-python", "aiokafka"]
 CODECS = range(5)

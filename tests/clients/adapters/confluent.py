@@ -10,6 +10,7 @@ from typing import Any
 
 import confluent_kafka as ck
 import confluent_kafka.admin
+
 from tests.clients.client import (
     DEADLINE_S,
     Acks,

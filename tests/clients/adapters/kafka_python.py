@@ -7,12 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+import kafka
 import kafka.errors
+from kafka import ConsumerRebalanceListener, OffsetAndMetadata
+from kafka import TopicPartition as KafkaTopicPartition
 from kafka.admin import ConfigResource, KafkaAdminClient
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+
 from tests.clients.client import (
     DEADLINE_S,
     Acks,
@@ -29,10 +33,6 @@ from tests.clients.client import (
     Refused,
     TopicPartition,
 )
-
-import kafka
-from kafka import ConsumerRebalanceListener, OffsetAndMetadata
-from kafka import TopicPartition as KafkaTopicPartition
 
 _ASSIGNORS: dict[str, Any] = {
     "range": RangePartitionAssignor,
