@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.log.support import batch, damage, offsets, read_all, read_bytes
 
 from penstock.clock import ManualClock
 from penstock.errors import ApiError, ConfigError, ErrorCode, StorageError
@@ -18,7 +19,6 @@ from penstock.log.checkpoint import FILE_NAME, Checkpoint
 from penstock.log.store import ORPHAN_DIRECTORY, TRASH_DIRECTORY
 from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig, TopicConfig
-from tests.log.support import batch, damage, offsets, read_all, read_bytes
 
 ORDERS = TopicPartition("orders", 0)
 CLICKS = TopicPartition("clicks", 0)
@@ -401,21 +401,26 @@ class TestClose:
 
     async def test_no_older_recovery_point_comes_after_the_last(self, world: World) -> None:
         """A job that is writing one is waited for. A pipe in its way keeps it from getting done."""
-        log = world.open()
+        log, other = world.open(ORDERS), world.open(CLICKS)
         path = Path(log.directory) / FILE_NAME
-        for _ in range(5):
-            log.append(batch(value_bytes=1_000_000))
+        log.append(batch())
+        await world.store.tend()
+        world.clock.advance(11)
         os.mkfifo(f"{path}.new")
         tending = asyncio.create_task(world.store.tend())
         await asyncio.sleep(0)
         log.append(batch())
         restarting = asyncio.create_task(world.restart())
+        for _ in range(5):  # time enough for a sync
+            await world.store.group_commit.until_durable(other, other.append(batch()).end_offset)
+        was_closed = log.is_synced
         await asyncio.to_thread(Path(f"{path}.new").read_bytes)
         await asyncio.gather(tending, restarting)
+        assert not was_closed, "while its recovery point was being written"
         assert path.is_file()
         saved = world.saved(log)
         assert saved is not None
-        assert saved.written.offset == 6
+        assert saved.written.offset == 2
 
     async def test_those_who_wait_for_a_sync_are_answered(self, world: World) -> None:
         log = world.open()
