@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import re
 import struct
 import threading
 import time
@@ -89,10 +90,10 @@ def run(
     outcome = Outcome(seed)
     with broker_process(log_level=log_level, **SETTINGS) as process:
         ids = _prepare(process)
-        files = _open_files(process)
+        sockets = _count_open(process, "socket:")
         with _steady_client(process, outcome):
             asyncio.run(_Fuzzing(process, outcome, frame_count, connections, ids, report).run())
-        _check_end(process, outcome, files)
+        _check_end(process, outcome, sockets)
     return outcome
 
 
@@ -103,8 +104,14 @@ def _prepare(process: ProcessBroker) -> tuple[uuid.UUID, ...]:
         return tuple(topic_id(wire, name) for name in TOPICS)
 
 
-def _open_files(process: ProcessBroker) -> int:
-    return len(os.listdir(f"/proc/{process.pid}/fd"))
+def _count_open(process: ProcessBroker, what: str) -> int:
+    """How many of the broker's open files have names with this in them."""
+    count = 0
+    directory = f"/proc/{process.pid}/fd"
+    for name in os.listdir(directory):
+        with contextlib.suppress(FileNotFoundError):
+            count += re.search(what, os.readlink(f"{directory}/{name}")) is not None
+    return count
 
 
 class _Fuzzing:
@@ -255,26 +262,25 @@ def _steady_round(wire: Wire, outcome: Outcome) -> None:
     outcome.steady_slowest_s = max(outcome.steady_slowest_s, time.monotonic() - begun)
 
 
-def _check_end(process: ProcessBroker, outcome: Outcome, files: int) -> None:
+def _check_end(process: ProcessBroker, outcome: Outcome, sockets: int) -> None:
     if not process.running:
         outcome.problems.append(f"the broker died; its log ends:\n{process.log_text[-3000:]}")
         return
     outcome.memory_after = psutil.Process(process.pid).memory_info().rss
     _check_log(process, outcome)
     with Wire(process.bootstrap) as wire:
-        everything = wire.ask(request("metadata", 9, topics=None))
-        made = [topic.name for topic in everything.topics if topic.name not in (*TOPICS, "steady")]
-        missing = {*TOPICS, "steady"} - {topic.name for topic in everything.topics}
-        for start in range(0, len(made), 100):
-            names = made[start : start + 100]
-            wire.ask(request("delete_topics", 5, topic_names=names, timeout=30_000))
-    # A topic that was deleted on the way had its partitions' files open before.
-    expected = files - PARTITIONS * len(missing)
-    deadline_s = time.monotonic() + 20
-    while _open_files(process) > expected + 2 and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    if _open_files(process) > expected + 2:
-        outcome.problems.append(f"{_open_files(process)} files are open, {expected} were before")
+        names = [topic.name for topic in wire.ask(request("metadata", 9, topics=None)).topics]
+        for start in range(0, len(names), 100):
+            some = names[start : start + 100]
+            wire.ask(request("delete_topics", 5, topic_names=some, timeout=30_000))
+    # With all topics gone, so are their files; and with all clients gone, their connections.
+    for what, expected in (("socket:", sockets), (r"\d{20}\.log", 0), (r"\(deleted\)", 0)):
+        deadline_s = time.monotonic() + _STALL_S
+        while _count_open(process, what) > expected and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        left = _count_open(process, what)
+        if left > expected:
+            outcome.problems.append(f"{left} files {what!r} are still open, of {expected} before")
 
 
 def _check_log(process: ProcessBroker, outcome: Outcome) -> None:
