@@ -138,10 +138,20 @@ class TestDamage:
             disk.start()
             disk.append(count=8)
             read_bytes(disk.log, 25)
-            damage(disk.segment(0), 2 * len(written[0]) + 26, 0x04)  # 20 to 23: "I end at 19"
+            damage(disk.segment(0), 2 * len(written[0]) + 26, 0x04)  # 16 to 23: "I end at 19"
             with pytest.raises(StorageError, match="CRC"):
                 read_bytes(disk.log, 22, 1)
             damage(disk.segment(0), 2 * len(written[0]) + 26, 0x04)
+
+    def test_nor_does_one_that_was_seen_but_not_checked(self, make_disk: MakeDisk) -> None:
+        """Where a read would have ended is not remembered before its batches were checked."""
+        disk = make_disk()
+        written = disk.append_many(5, count=8)
+        disk.restart()
+        damage(disk.segment(0), 2 * len(written[0]) + 26, 0x04)  # 16 to 23: "I end at 19"
+        assert isinstance(disk.log.read(16, 1), ColdRead)  # and nobody runs it
+        with pytest.raises(StorageError, match="CRC"):
+            read_bytes(disk.log, 20, 1)
 
     def test_nor_does_one_at_the_end_of_a_segment(self, make_disk: MakeDisk) -> None:
         disk = make_disk(segment_bytes=1024)

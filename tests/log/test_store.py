@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.log.support import batch, damage, offsets, read_all, read_bytes
 
 from penstock.clock import ManualClock
 from penstock.errors import ApiError, ConfigError, ErrorCode, StorageError
@@ -19,6 +18,7 @@ from penstock.log.checkpoint import FILE_NAME, Checkpoint
 from penstock.log.store import ORPHAN_DIRECTORY, TRASH_DIRECTORY
 from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig, TopicConfig
+from tests.log.support import batch, damage, offsets, read_all, read_bytes
 
 ORDERS = TopicPartition("orders", 0)
 CLICKS = TopicPartition("clicks", 0)

@@ -150,6 +150,7 @@ def _verify(
     else:
         _check_reaches(log, segment, next_offset, end_offset)
     segment.mark_verified(found.position, end)
+    segment.remember_end(next_offset, end)
 
 
 def _check_order(segment: Segment, position: int, header: BatchHeader, next_offset: int) -> None:

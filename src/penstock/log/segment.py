@@ -275,11 +275,11 @@ class Segment:
         if position >= size:
             return None
         if size - position <= bytes_max:
-            self._remember_end(end_offset, size)
+            self.remember_end(end_offset, size)
             return FileSlice(self.file, position, size - position)
         entry = self._entry(position + bytes_max, 1, size)
         if entry is not None and entry[1] > position:
-            self._remember_end(self.base_offset + entry[0], entry[1])
+            self.remember_end(self.base_offset + entry[0], entry[1])
             return FileSlice(self.file, position, entry[1] - position)
         return FileSlice(self.file, position, self._fill(position, bytes_max, size))
 
@@ -293,10 +293,11 @@ class Segment:
                 break
             header = following
             end += header.size_bytes
-        self._remember_end(header.last_offset + 1, end)
+        if self.is_verified(position, end):
+            self.remember_end(header.last_offset + 1, end)
         return end - position
 
-    def _remember_end(self, end_offset: int, position: int) -> None:
+    def remember_end(self, end_offset: int, position: int) -> None:
         """The next read probably begins where this one ended: it is spared the search."""
         if len(self._read_ends) >= _READ_ENDS_MAX:
             self._read_ends = {}
