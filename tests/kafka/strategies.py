@@ -7,10 +7,24 @@ import typing
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from tests.kafka.wire import choices, is_nullable
+
+
+def examples(count: int) -> settings:
+    """So many examples; a failure is made small, but not explained, which may take minutes."""
+    return settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
 
 TEXTS = st.text(max_size=12)
 ERRORS = st.sampled_from(list(ErrorCode))

@@ -12,13 +12,13 @@ from typing import Any
 
 import kio.index
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from penstock.broker import Broker
 from penstock.errors import ErrorCode
 from penstock.kafka.api import Api
 from penstock.kafka.handlers import REGISTRY
-from tests.kafka.strategies import entities
+from tests.kafka.strategies import entities, examples
 from tests.kafka.wire import choices, decode, encode
 
 APIS: list[Api[Any]] = [api for api in REGISTRY.values() if isinstance(api, Api)]
@@ -29,9 +29,7 @@ def versions_of(apis: list[Api[Any]]) -> list[Any]:
 
 
 every_version = pytest.mark.parametrize(("api", "version"), versions_of(APIS))
-checked = settings(
-    max_examples=8, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+checked = examples(8)
 MILLISECOND = datetime.timedelta(milliseconds=1)
 
 

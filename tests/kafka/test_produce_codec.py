@@ -8,25 +8,23 @@ from typing import Any
 
 import kio.index
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from penstock.kafka.handlers import REGISTRY
 from penstock.kafka.primitives import ELEMENTS_MAX, MALFORMED
 from penstock.kafka.produce_codec import PartitionResult, decode_request, encode_response
-from tests.kafka.strategies import ERRORS, TEXTS, entities, integers
+from tests.kafka.strategies import ERRORS, TEXTS, entities, examples, integers
 from tests.kafka.tagging import UNKNOWN_TAGS, encode_with_tags, uvarint
-from tests.kafka.wire import build, decode, encode, produce
+from tests.kafka.wire import build, decode, encode, must_equal, produce
 
 PRODUCE = 0
 VERSIONS = list(REGISTRY[PRODUCE].versions)
 NO_ID = uuid.UUID(int=0)
 
 every_version = pytest.mark.parametrize("version", VERSIONS)
-checked = settings(
-    max_examples=40, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+checked = examples(40)
 unknown_tags = st.dictionaries(
     st.sampled_from(UNKNOWN_TAGS), st.binary(max_size=5), max_size=3
 ).map(lambda drawn: sorted(drawn.items()))
@@ -66,8 +64,8 @@ def test_a_request_is_read_as_kio_wrote_it(version: int) -> None:
     @checked
     @given(entities(kio.index.load_request_schema(PRODUCE, version)), unknown_tags)
     def check(entity: Any, tags: Any) -> None:
-        assert ours_plain(read(version, encode(entity))) == plain(version, entity)
-        assert ours_plain(read(version, encode_with_tags(entity, tags))) == plain(version, entity)
+        for data in (encode(entity), encode_with_tags(entity, tags)):
+            must_equal(ours_plain(read(version, data)), plain(version, entity))
 
     check()
 
@@ -176,6 +174,6 @@ def test_kio_reads_a_response_as_we_wrote_it(version: int) -> None:
                 ],
             },
         )
-        assert decode(response_type, encode_response(version, answers)) == expected
+        must_equal(decode(response_type, encode_response(version, answers)), expected)
 
     check()

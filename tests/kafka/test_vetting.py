@@ -10,14 +10,14 @@ from typing import Any
 import kio.index
 import kio.serial
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kafka.api import Api
 from penstock.kafka.handlers import REGISTRY
 from penstock.kafka.primitives import ELEMENTS_MAX, MALFORMED
 from penstock.kafka.vetting import vetted
-from tests.kafka.strategies import entities
+from tests.kafka.strategies import entities, examples
 from tests.kafka.tagging import UNKNOWN_TAGS, encode_with_tags, uvarint
 from tests.kafka.wire import decode, encode, request
 
@@ -28,9 +28,7 @@ REQUEST_TYPES = [
     for version in api.versions
 ]
 every_request = pytest.mark.parametrize("request_type", REQUEST_TYPES)
-checked = settings(
-    max_examples=8, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+checked = examples(8)
 unknown_tags = st.dictionaries(
     st.sampled_from(UNKNOWN_TAGS), st.binary(max_size=5), min_size=1, max_size=3
 ).map(lambda drawn: sorted(drawn.items()))

@@ -149,6 +149,12 @@ def decode(entity_type: Any, data: bytes) -> Any:
     return entity
 
 
+def must_equal(found: Any, expected: Any) -> None:
+    """As `assert found == expected`, without the comparison, line by line, of what may be huge."""
+    if found != expected:
+        raise AssertionError(f"{str(found)[:500]} is not {str(expected)[:500]}")
+
+
 # Requests of every version from plain values
 
 
