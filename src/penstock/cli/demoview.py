@@ -181,9 +181,9 @@ def show_summary(summary: dict[str, Any]) -> None:
         ["read after", _pair(summary["end_to_end_ms"])],
     ]
     for name, group in summary["groups"].items():
-        late = " (joined late)" if name == LATE_GROUP else ""
+        what = "everything, joined late" if name == LATE_GROUP else "orders only"
         behind = f"at most {group['lag_max']:,} behind, {group['lag']:,} at the end"
-        rows.append([f"group {name}{late}", f"read {group['read']:,}; {behind}"])
+        rows.append([f"group {name} ({what})", f"read {group['read']:,}; {behind}"])
     output.table(["what", "how much"], rows, title="The demo in numbers")
     output.line(
         "\nThe broker is gone, and its data with it. Try next:\n"
