@@ -161,7 +161,9 @@ class Reader:
             position.log = None
 
     def _on_append(self, log: PartitionLog, size: int) -> None:
-        position = self._by_log[log]
+        position = self._by_log.get(log)
+        if position is None:
+            return  # it was let go of while the log told others
         self._ready[position] = None
         if self._on_enough is None:
             self._detach(position)  # until it has been looked at: that it grew is known now
