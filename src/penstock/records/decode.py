@@ -102,11 +102,7 @@ def _record(data: bytes, header: BatchHeader, stamped: bool) -> Record:
 
 def _nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
     size, position = read_varint(data, position)
-    if size < 0:
-        return None, position
-    if position + size > len(data):
-        raise BadRecordError("a field extends past its record")
-    return data[position : position + size], position + size
+    return (None, position) if size < 0 else (data[position : position + size], position + size)
 
 
 def encode_batch(
