@@ -29,7 +29,7 @@ def main() -> int:
     print(f"Setting up {directory} (once; about a minute) …", flush=True)
     venv.create(directory, with_pip=True, clear=False, symlinks=True)
     pip = [f"{directory}/bin/python", "-m", "pip", "install", "--disable-pip-version-check"]
-    failure = run([*pip, "-e", ".[dev]"])
+    failure = run([*pip, "-e", ".[spark,dev]"])
     if failure:
         print(f"{failure}\nThe setup failed; pip's words are above.", file=sys.stderr)
         return 1

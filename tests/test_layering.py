@@ -24,6 +24,8 @@ ALLOWED: dict[str, set[str]] = {
     "groups": {*BOTTOM, "metadata"},
     "broker": {*BOTTOM, "records", "log", "metadata", "groups"},
     "kafka": {*BOTTOM, "records", "log", "metadata", "groups", "broker"},
+    "client": {*BOTTOM, "records"},
+    "spark": {*BOTTOM, "records", "client"},
 }
 # These stand on top of everything; only the command itself and tests stand on them.
 TOPS = {"cli", "testing", "__main__"}

@@ -1,0 +1,1 @@
+"""The PySpark data source: topics as DataFrames, batch and streaming, without jars."""
