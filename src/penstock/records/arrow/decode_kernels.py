@@ -1,0 +1,222 @@
+"""The inner loops of decoding: one pass over the records of many batches, straight into columns.
+
+Hostile bytes are expected. A record may use only the bytes that its length gives it, and that only
+those of its batch; so what is copied to a column is never more than the batches hold, which is how
+large the caller makes each column. A row is written per record, and the caller makes room for as many
+as the batches claim.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.records.arrow.memory import byte_at, copy_bytes, kernel, read_varint
+
+# A row of the table of batches.
+BODY: Final = 0  # the address of the first record
+BODY_SIZE: Final = 1
+BASE_OFFSET: Final = 2
+LAST_OFFSET_DELTA: Final = 3
+RECORD_COUNT: Final = 4
+BASE_TIMESTAMP: Final = 5  # in ms; that of every record if it is stamped on arrival
+APPEND_TIME: Final = 6  # 1 if it is
+BATCH_FIELDS: Final = 7
+
+# Which columns are wanted.
+KEY: Final = 1
+VALUE: Final = 2
+OFFSET: Final = 4
+TIMESTAMP: Final = 8
+TIMESTAMP_TYPE: Final = 16
+HEADERS: Final = 32
+
+# Of each column of bytes: what was written.
+USED: Final = 0
+NULLS: Final = 1
+
+# What a kernel returns instead of a count.
+PAST_BATCH: Final = -1
+PAST_RECORD: Final = -2
+BEHIND_LAST: Final = -3
+BAD_OFFSET: Final = -4
+NOT_FILLED: Final = -5
+REASONS: Final = {
+    PAST_BATCH: "a record extends past its batch",
+    PAST_RECORD: "a field extends past its record",
+    BEHIND_LAST: "bytes behind the last record",
+    BAD_OFFSET: "the offsets of a batch's records do not rise within it",
+    NOT_FILLED: "a record's fields do not fill it",
+}
+
+_MICROSECONDS_MAX: Final = 2**63 - 1
+_MILLISECONDS_MAX: Final = _MICROSECONDS_MAX // 1000
+
+
+@kernel
+def put_bytes(
+    size: int, source: int, row: int, ends: Any, content: Any, valid: Any, written: Any
+) -> None:
+    """Append a nullable field to a column of bytes as its row `row`."""
+    used = written[USED]
+    if size < 0:
+        valid[row] = 0
+        written[NULLS] += 1
+    else:
+        valid[row] = 1
+        copy_bytes(content + used, source, size)
+        used += size
+        written[USED] = used
+    ends[row + 1] = used
+
+
+@kernel
+def microseconds(milliseconds: int) -> int:
+    """A record's time for Spark. What microseconds cannot hold becomes the farthest that they can."""
+    if milliseconds > _MILLISECONDS_MAX:
+        return _MICROSECONDS_MAX
+    if milliseconds < -_MILLISECONDS_MAX:
+        return -_MICROSECONDS_MAX
+    return milliseconds * 1000
+
+
+@kernel
+def decode_records(  # noqa: C901
+    batches: Any,
+    start: int,
+    end: int,
+    wanted: int,
+    offsets: Any,
+    timestamps: Any,
+    timestamp_types: Any,
+    key_ends: Any,
+    key_content: int,
+    key_valid: Any,
+    key_written: Any,
+    value_ends: Any,
+    value_content: int,
+    value_valid: Any,
+    value_written: Any,
+    headers: Any,
+) -> int:
+    """Write the records with `start <= offset < end` to the wanted columns: their number, or a reason.
+
+    A column that is not wanted may be empty: it is not touched. `headers` gets the address of each
+    row's headers and the address behind them, for `count_headers` and `decode_headers`.
+    """
+    row = 0
+    for batch in range(len(batches)):
+        position = batches[batch, BODY]
+        limit = position + batches[batch, BODY_SIZE]
+        base_offset = batches[batch, BASE_OFFSET]
+        base_timestamp = batches[batch, BASE_TIMESTAMP]
+        append_time = batches[batch, APPEND_TIME]
+        last_delta = batches[batch, LAST_OFFSET_DELTA]
+        previous_delta = -1
+        for _ in range(batches[batch, RECORD_COUNT]):
+            size, position = read_varint(position, limit)
+            if size <= 0 or size > limit - position:
+                return PAST_BATCH
+            record_end = position + size
+            delta, at = read_varint(position + 1, record_end)  # behind the unused attributes
+            offset_delta, at = read_varint(at, record_end)
+            key_size, key_at = read_varint(at, record_end)
+            if key_size > record_end - key_at:
+                return PAST_RECORD
+            value_size, value_at = read_varint(key_at + max(key_size, 0), record_end)
+            if max(value_size, 0) >= record_end - value_at:  # the headers' number is behind it
+                return PAST_RECORD
+            if offset_delta <= previous_delta or offset_delta > last_delta:
+                return BAD_OFFSET
+            previous_delta = offset_delta
+            position = record_end
+            offset = base_offset + offset_delta
+            if offset < start:
+                continue
+            if offset >= end:
+                position = limit
+                break
+            if wanted & KEY:
+                put_bytes(key_size, key_at, row, key_ends, key_content, key_valid, key_written)
+            if wanted & VALUE:
+                put_bytes(
+                    value_size, value_at, row, value_ends, value_content, value_valid, value_written
+                )
+            if wanted & OFFSET:
+                offsets[row] = offset
+            if wanted & TIMESTAMP:
+                timestamps[row] = microseconds(base_timestamp + (0 if append_time else delta))
+            if wanted & TIMESTAMP_TYPE:
+                timestamp_types[row] = append_time
+            if wanted & HEADERS:
+                headers[row, 0] = value_at + max(value_size, 0)
+                headers[row, 1] = record_end
+            row += 1
+        if position != limit:
+            return BEHIND_LAST
+    return row
+
+
+@kernel
+def count_headers(headers: Any, ends: Any, valid: Any) -> int:
+    """The number of all headers, or a reason; and where those of each row end. None at all is null."""
+    total = 0
+    for row in range(len(headers)):
+        limit = headers[row, 1]
+        count, at = read_varint(headers[row, 0], limit)
+        # A header has two bytes or more, so that a number is believed only if they are there.
+        if count < 0 or count > (limit - at) // 2:
+            return PAST_RECORD
+        if count == 0 and at != limit:
+            return NOT_FILLED
+        headers[row, 0] = at
+        valid[row] = count > 0
+        total += count
+        ends[row + 1] = total
+    return total
+
+
+@kernel
+def decode_headers(
+    headers: Any,
+    row_ends: Any,
+    name_ends: Any,
+    name_content: int,
+    name_valid: Any,
+    name_written: Any,
+    value_ends: Any,
+    value_content: int,
+    value_valid: Any,
+    value_written: Any,
+) -> int:
+    """Write what `count_headers` counted: 1 if a name has other than ASCII letters, 0, or a reason."""
+    header = 0
+    letters = 0
+    for row in range(len(headers)):
+        at = headers[row, 0]
+        limit = headers[row, 1]
+        for _ in range(row_ends[row + 1] - row_ends[row]):
+            name_size, name_at = read_varint(at, limit)
+            if name_size > limit - name_at:
+                return PAST_RECORD
+            value_size, value_at = read_varint(name_at + max(name_size, 0), limit)
+            if value_size > limit - value_at:
+                return PAST_RECORD
+            put_bytes(
+                max(name_size, 0),
+                name_at,
+                header,
+                name_ends,
+                name_content,
+                name_valid,
+                name_written,
+            )
+            put_bytes(
+                value_size, value_at, header, value_ends, value_content, value_valid, value_written
+            )
+            for index in range(name_size):
+                letters |= byte_at(name_at + index)
+            at = value_at + max(value_size, 0)
+            header += 1
+        if at != limit:
+            return NOT_FILLED
+    return letters >> 7

@@ -1,0 +1,83 @@
+"""Memory by address, for compiled kernels: a batch's bytes lie wherever the network or a codec put them.
+
+Nothing here checks a bound but `read_varint`: a kernel checks every length before it reads or writes.
+"""
+
+# ruff: noqa: ARG001  (Numba gives a generator of code more than it needs)
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import numba
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from penstock.records.batch import Buffer
+
+BAD: Final = 2**62  # behind every limit, so that whatever is read from there is bad too
+_BYTE: Final = ir.IntType(8)
+_POSITIVE: Final = 2**63 - 1
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kernel(function: Function) -> Function:
+    """Compile at the first call, without the GIL, and keep it on disk: workers of Spark start often."""
+    compiler: Any = numba.njit(cache=True, nogil=True)
+    compiled: Function = compiler(function)
+    return compiled
+
+
+def _instruction(generator: Callable[..., Any]) -> Callable[..., Any]:
+    """What a kernel calls to have the generated code in its place."""
+    wrapped: Callable[..., Any] = intrinsic(generator)
+    return wrapped
+
+
+def address_of(buffer: Buffer) -> int:
+    """Where the buffer's bytes lie, as long as the caller keeps it alive."""
+    array = np.frombuffer(buffer, np.uint8)
+    return int(array.__array_interface__["data"][0])
+
+
+@_instruction
+def byte_at(typing: Any, address: Any) -> Any:
+    """The byte at an address, as a signed word."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte = builder.load(builder.inttoptr(arguments[0], _BYTE.as_pointer()))
+        return builder.zext(byte, ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@_instruction
+def copy_bytes(typing: Any, target: Any, source: Any, size: Any) -> Any:
+    """Copy `size` bytes from one address to another; they do not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to, at = (builder.inttoptr(address, _BYTE.as_pointer()) for address in arguments[:2])
+        cgutils.raw_memcpy(builder, to, at, arguments[2], 1)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@kernel
+def read_varint(address: int, limit: int) -> tuple[int, int]:
+    """The zigzag varint at an address, and the address behind it: `BAD` if it runs past `limit`."""
+    if address >= limit:
+        return 0, BAD
+    byte: int = byte_at(address)
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), address + 1
+    result = byte & 0x7F
+    for index in range(1, min(10, limit - address)):
+        byte = byte_at(address + index)
+        result |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return ((result >> 1) & _POSITIVE) ^ -(result & 1), address + index + 1
+    return 0, BAD
