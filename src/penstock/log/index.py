@@ -5,8 +5,9 @@
 
 An index is a hint that can always be rebuilt from its segment, so it is written late: new entries wait
 in memory until `flush` appends them to the file, which the log does at every recovery point. What the
-file holds is read where it lies, a few entries at a time: an index costs memory for its unflushed
-entries only. It is not memory-mapped, because an unreadable sector under a mapping kills the process.
+file holds is read where it lies, a block of entries at a time, and the last block is kept for the next
+look-up, which is often near: an index costs memory for that block and its unflushed entries only. It is
+not memory-mapped, because an unreadable sector under a mapping kills the process.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class BadIndexError(Exception):
 class SparseIndex:
     """One index file. Look-ups may run in a thread beside `add` and `flush`; all else may not."""
 
-    __slots__ = ("_count", "_entry", "_file", "_path", "_tail")
+    __slots__ = ("_block", "_count", "_entry", "_file", "_path", "_tail")
 
     def __init__(self, path: str, entry: struct.Struct) -> None:
         self._path = path
@@ -43,6 +44,7 @@ class SparseIndex:
         self._file: LogFile | None = None
         self._count = -1  # entries in the file; -1: not looked at yet
         self._tail: list[Entry] = []  # entries not in the file yet; all above those in it
+        self._block = b""  # neighbours in the file, as the last look-up read them
 
     def __len__(self) -> int:
         return self._count_in_file() + len(self._tail)
@@ -62,8 +64,11 @@ class SparseIndex:
         tail = self._tail
         if tail and tail[0][column] <= value:
             return tail[bisect_right(tail, value, key=lambda entry: entry[column]) - 1]
-        found = self._count_up_to(value, column)
-        return self._read(found - 1) if found else None
+        block = self._block
+        if not self._is_within(block, value, column):
+            block = self._block = self._read_around(value, column)
+        found = self._count_in(block, value, column)
+        return self._entry_in(block, found - 1) if found else None
 
     def is_plausible(self, first_max: int, second_max: int) -> bool:
         """Whether the file is whole entries that end within these bounds, in ascending order.
@@ -116,10 +121,12 @@ class SparseIndex:
         if keep < count:
             os.truncate(self._path, keep * self._entry.size)
             self._count = keep
+            self._block = b""
 
     def clear(self) -> None:
         """Drop every entry, and the file."""
         self._tail = []
+        self._block = b""
         self._count = 0
         self._file = None
         with contextlib.suppress(FileNotFoundError):
@@ -138,6 +145,7 @@ class SparseIndex:
     def release(self) -> None:
         """Close the file; the next look-up opens it again."""
         self._file = None
+        self._block = b""
 
     def _count_in_file(self) -> int:
         if self._count < 0:
@@ -149,27 +157,51 @@ class SparseIndex:
 
     def _count_up_to(self, value: int, column: int) -> int:
         """How many entries of the file have at most `value` in their `column`."""
-        low, high = 0, self._count_in_file()  # the answer is in [low, high]
+        low, high = self._bracket(value, column)
+        return low + self._count_in(self._pread(low, high - low), value, column)
+
+    def _read_around(self, value: int, column: int) -> bytes:
+        """Entries of the file, the last one up to `value` and what comes behind it among them."""
+        low, _ = self._bracket(value, column)
+        first = max(low - 1, 0)
+        return self._pread(first, min(_BLOCK_ENTRIES + 1, self._count_in_file() - first))
+
+    def _bracket(self, value: int, column: int) -> tuple[int, int]:
+        """Bounds, at most a block apart, on how many entries have at most `value`."""
+        low, high = 0, self._count_in_file()
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
             if self._read(middle)[column] <= value:
                 low = middle + 1
             else:
                 high = middle
-        if low == high:
-            return low
+        return low, high
+
+    def _count_in(self, block: bytes, value: int, column: int) -> int:
         size = self._entry.size
-        data = self._pread(low, high - low)
         unpack = self._entry.unpack_from
-        return low + bisect_right(
-            range(high - low), value, key=lambda i: int(unpack(data, i * size)[column])
+        return bisect_right(
+            range(len(block) // size), value, key=lambda i: int(unpack(block, i * size)[column])
         )
 
-    def _read(self, i: int) -> Entry:
-        first, second = self._entry.unpack(self._pread(i, 1))
+    def _is_within(self, block: bytes, value: int, column: int) -> bool:
+        """Whether the last entry up to `value` is in `block` for sure."""
+        if not block:
+            return False
+        unpack = self._entry.unpack_from
+        last = len(block) - self._entry.size
+        return bool(unpack(block, 0)[column] <= value < unpack(block, last)[column])
+
+    def _entry_in(self, block: bytes, i: int) -> Entry:
+        first, second = self._entry.unpack_from(block, i * self._entry.size)
         return first, second
 
+    def _read(self, i: int) -> Entry:
+        return self._entry_in(self._pread(i, 1), 0)
+
     def _pread(self, first: int, count: int) -> bytes:
+        if count <= 0:
+            return b""
         file = self._file
         try:
             if file is None:

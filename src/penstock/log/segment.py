@@ -213,7 +213,10 @@ class Segment:
         return header
 
     def _entry(self, value: int, column: int, size: int) -> Entry | None:
-        """The last index entry up to `value`, seen to point at the batch that it says it does."""
+        """The last index entry up to `value`, seen to point at the batch that it says it does.
+
+        Not looked at is where bytes begin that this process appended, and indexed, itself.
+        """
         indexes = self.indexes
         if indexes.trust is Trust.BAD:
             return None
@@ -223,6 +226,8 @@ class Segment:
                 return None
             relative, position = entry
             if position < size:
+                if position >= self._live_from:
+                    return entry
                 header = self.header_at(position)
                 if header.base_offset == self.base_offset + relative:
                     return entry
