@@ -7,7 +7,7 @@ import contextlib
 import errno
 import logging
 import socket
-from typing import Final
+from typing import Any, Final
 
 from penstock.broker import Broker
 from penstock.errors import ConfigError
@@ -23,6 +23,7 @@ _BACKLOG: Final = 1024
 _ACCEPTS_AT_ONCE: Final = 64
 _ACCEPT_RETRY_S: Final = 0.1
 _STOP_GRACE_S: Final = 2.0
+_CONGESTION: Final = getattr(socket, "TCP_CONGESTION", None)  # Linux
 
 
 class KafkaServer:
@@ -80,8 +81,7 @@ class KafkaServer:
                 client.close()
                 continue
             client.setblocking(False)
-            with contextlib.suppress(OSError):
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _tune(client, peer)
             self._all_closed.clear()
             self._connections.add(
                 Connection(
@@ -132,6 +132,18 @@ class KafkaServer:
             connection.close("the broker stops")
         self._door.cancel_requests()
         await self.broker.stop()
+
+
+def _tune(client: socket.socket, peer: tuple[Any, ...]) -> None:
+    """Answer without delay, and to clients on this machine without congestion control's pacing.
+
+    A system set to BBR spaces out packets by timers, also where no network can be congested: on
+    loopback that is a third of what an answer costs. Reno never waits.
+    """
+    with contextlib.suppress(OSError):
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if _CONGESTION and peer and peer[0] == client.getsockname()[0]:
+            client.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")
 
 
 def _listen(address: str) -> socket.socket:
