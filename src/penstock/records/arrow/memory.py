@@ -55,6 +55,39 @@ def byte_at(typing: Any, address: Any) -> Any:
 
 
 @_instruction
+def int32_at(typing: Any, address: Any) -> Any:
+    """The signed 32-bit number at an address, in the machine's order."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(32).as_pointer())
+        return builder.sext(builder.load(pointer, align=1), ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@_instruction
+def int64_at(typing: Any, address: Any) -> Any:
+    """The signed 64-bit number at an address, in the machine's order."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
+
+    return types.int64(types.int64), generate
+
+
+@_instruction
+def put_byte(typing: Any, address: Any, byte: Any) -> Any:
+    """Write the low byte of a word to an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], _BYTE.as_pointer())
+        builder.store(builder.trunc(arguments[1], _BYTE), pointer)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@_instruction
 def copy_bytes(typing: Any, target: Any, source: Any, size: Any) -> Any:
     """Copy `size` bytes from one address to another; they do not overlap."""
 
@@ -81,3 +114,26 @@ def read_varint(address: int, limit: int) -> tuple[int, int]:
         if byte < 0x80:
             return ((result >> 1) & _POSITIVE) ^ -(result & 1), address + index + 1
     return 0, BAD
+
+
+@kernel
+def varint_size(value: int) -> int:
+    """How many bytes `write_varint` writes."""
+    rest = (value << 1) ^ (value >> 63)
+    size = 1
+    while rest & ~0x7F:
+        rest = (rest >> 7) & _POSITIVE >> 6
+        size += 1
+    return size
+
+
+@kernel
+def write_varint(address: int, value: int) -> int:
+    """Write a zigzag varint to an address; the address behind it."""
+    rest = (value << 1) ^ (value >> 63)
+    while rest & ~0x7F:
+        put_byte(address, rest | 0x80)
+        rest = (rest >> 7) & _POSITIVE >> 6
+        address += 1
+    put_byte(address, rest)
+    return address + 1
