@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from penstock.metadata.embedded import EmbeddedStore
+from penstock.metadata.etcd import EtcdConfig, EtcdMetadataStore
+from penstock.metadata.etcd_client import EtcdClient
+from penstock.metadata.etcd_messages import COMPACT, LEASE_LEASES, LEASE_REVOKE, RANGE
 from penstock.metadata.memory import MemoryStore
 from penstock.metadata.sqlite import SqliteStore
 from penstock.metadata.store import Event, MetadataStore, Watch
+from penstock.testing.etcd import EtcdCluster, etcd
 
 HISTORY_EVENTS = 50
 
@@ -24,6 +30,8 @@ class Backend(Protocol):
     def store(self) -> MetadataStore: ...
 
     async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
 
     async def pass_time(self, seconds: float) -> None:
         """Let time pass for leases. Those that end may need a moment more for their keys."""
@@ -44,6 +52,9 @@ class EmbeddedBackend:
 
     def now(self) -> float:
         return self.time
+
+    async def stop(self) -> None:
+        await self.store.close()
 
     async def pass_time(self, seconds: float) -> None:
         self.time += seconds
@@ -66,18 +77,81 @@ class SqliteBackend(EmbeddedBackend):
         )
 
 
-BACKENDS: dict[str, type[MemoryBackend | SqliteBackend]] = {
+class SharedEtcd:
+    """One etcd for all tests of a worker. Each test has keys of its own, and finds no old leases."""
+
+    def __init__(self, cluster: EtcdCluster) -> None:
+        self.cluster = cluster
+        self.spoilt = False  # compacted, or otherwise not as a new one
+
+    def fresh_config(self) -> EtcdConfig:
+        if self.spoilt:
+            self.cluster.restart_empty()
+            self.spoilt = False
+        return EtcdConfig(endpoints=self.cluster.endpoints, key_prefix=f"{uuid.uuid4().hex}/")
+
+    async def compact(self) -> None:
+        """Forget all history up to now."""
+        self.spoilt = True
+        client = EtcdClient(EtcdConfig(endpoints=self.cluster.endpoints))
+        newest = (await client.call(RANGE, RANGE.request(key=b"-"))).header.revision
+        await client.call(COMPACT, COMPACT.request(revision=newest, physical=True))
+        await client.close()
+
+    async def end_leases(self) -> None:
+        """Else they would end, and raise the revision, in the middle of another test."""
+        client = EtcdClient(EtcdConfig(endpoints=self.cluster.endpoints))
+        for lease in (await client.call(LEASE_LEASES, LEASE_LEASES.request())).leases:
+            await client.call(LEASE_REVOKE, LEASE_REVOKE.request(ID=lease.ID))
+        await client.close()
+
+
+@pytest.fixture(scope="session")
+def shared_etcd() -> Iterator[SharedEtcd]:
+    with etcd() as cluster:
+        yield SharedEtcd(cluster)
+
+
+class EtcdBackend:
+    store: EtcdMetadataStore
+
+    def __init__(self, shared: SharedEtcd) -> None:
+        self.shared = shared
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    async def start(self) -> None:
+        self.store = await EtcdMetadataStore.open(self.shared.fresh_config())
+
+    async def stop(self) -> None:
+        await self.store.close()
+        await self.shared.end_leases()
+
+    async def pass_time(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def forget_history(self) -> None:
+        await self.store.put("filler", b"")
+        await self.shared.compact()
+
+
+EMBEDDED: dict[str, type[MemoryBackend | SqliteBackend]] = {
     "memory": MemoryBackend,
     "sqlite": SqliteBackend,
 }
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=[*EMBEDDED, "etcd"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    backend = BACKENDS[request.param](tmp_path)
+    backend: Backend
+    if request.param in EMBEDDED:
+        backend = EMBEDDED[request.param](tmp_path)
+    else:
+        backend = EtcdBackend(request.getfixturevalue("shared_etcd"))
     await backend.start()
     yield backend
-    await backend.store.close()
+    await backend.stop()
 
 
 @pytest.fixture
