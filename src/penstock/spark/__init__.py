@@ -1,1 +1,34 @@
-"""The PySpark data source: topics as DataFrames, batch and streaming, without jars."""
+"""The PySpark data source: topics as DataFrames, batch and streaming, without jars.
+
+    from penstock.spark import register
+
+    register(spark)
+    orders = spark.read.format("penstock").option("kafka.bootstrap.servers", "localhost:9092")
+    orders.option("subscribe", "orders").load().show()
+
+What it can do and every option: docs/SPARK.md. `penstock.spark.java` finds a Java for Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("penstock")` known to this session, classic or Spark Connect.
+
+    Penstock must be installed where the executors run. The application's name is taken along: it begins
+    the names of the consumer groups in which streams show their progress.
+    """
+    from penstock.spark.source import PenstockDataSource
+
+    name = str(spark.conf.get("spark.app.name", "") or "")
+    # A class made here travels by value, with what it knows; those it is made of travel by name.
+    source = type("PenstockDataSource", (PenstockDataSource,), {"app_name": name})
+    source.__module__ = "__main__"
+    spark.dataSource.register(source)

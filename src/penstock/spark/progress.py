@@ -1,0 +1,69 @@
+"""A stream's progress as a consumer group: any Kafka tool shows the lag of a Spark query.
+
+It is shown there and never read back: where a query goes on is in its checkpoint alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from typing import TYPE_CHECKING, Final
+
+from penstock.client.errors import ClientError
+from penstock.spark.offsets import Offsets
+from penstock.spark.options import Options
+from penstock.spark.subscription import Subscription
+
+if TYPE_CHECKING:
+    from penstock.client.cluster import Cluster
+
+log: Final = logging.getLogger("penstock.spark")
+
+_NAME_LENGTH_MAX: Final = 120
+
+
+def group_name(options: Options, subscription: Subscription, app_name: str) -> str:
+    """`kafka.group.id`, or a name that says which query it is: `spark-<application>-<topics>`."""
+    if options["kafka.group.id"]:
+        return str(options["kafka.group.id"])
+    prefix = options["groupIdPrefix"] or (f"spark-{app_name}" if app_name else "spark")
+    name = re.sub(r"[^\w.,:@*+()\[\]|-]+", "-", f"{prefix}-{subscription}")
+    if len(name) > _NAME_LENGTH_MAX:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name[: _NAME_LENGTH_MAX - 9]}-{digest}"
+    return name
+
+
+class Progress:
+    """Commits what is done. A failure costs a warning and never the query."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self._committed: Offsets = {}
+        self._has_failed = False
+        self._is_shared = False
+
+    def commit(self, cluster: Cluster, offsets: Offsets) -> None:
+        try:
+            self._warn_if_shared(cluster)
+            cluster.commit_offsets(self.group, offsets)
+        except ClientError as error:
+            if not self._has_failed:
+                log.warning("the progress of group %s is not shown: %s", self.group, error)
+            self._has_failed = True
+        else:
+            self._has_failed = False
+            self._committed = dict(offsets)
+
+    def _warn_if_shared(self, cluster: Cluster) -> None:
+        """Two queries in one group show the lag of neither."""
+        if self._is_shared or not self._committed:
+            return
+        found = cluster.committed_offsets(self.group, self._committed)
+        if any(found.get(one, offset) != offset for one, offset in self._committed.items()):
+            self._is_shared = True
+            log.warning(
+                "somebody else commits to group %s, so its lag means nothing; "
+                "give each query a kafka.group.id or groupIdPrefix of its own", self.group,
+            )  # fmt: skip

@@ -1,0 +1,34 @@
+"""One Spark session and one broker for all tests of a worker."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.spark import register
+from penstock.spark.java import JavaNotFoundError, ensure_java
+from penstock.testing import ThreadBroker
+from tests.spark.harness import Topic, session_builder
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session on two cores. A JVM is heavy: there is one, and every test that needs it is in one group."""
+    try:
+        ensure_java()
+    except JavaNotFoundError as reason:
+        pytest.skip(str(reason))
+    session = session_builder("penstock-tests").getOrCreate()
+    register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def topic(penstock_shared: ThreadBroker) -> Topic:
+    """A new topic with two partitions."""
+    name = penstock_shared.create_topic(f"t-{uuid.uuid4().hex[:8]}", partitions=2)
+    return Topic(penstock_shared, name)
