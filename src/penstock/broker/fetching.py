@@ -195,10 +195,13 @@ class Reader:
                 # Others first next time, so that one busy partition cannot starve the rest.
                 self._ready.pop(position, None)
                 self._ready[position] = None
-            elif item.error is None and item.high_watermark <= position.offset:
-                self._ready.pop(position, None)
-                if self._is_following:
-                    self._attach(position)
+            elif item.error is None:
+                if item.high_watermark > position.offset:
+                    left = 0  # its next batch does not fit: full, so nobody else's is sought
+                else:
+                    self._ready.pop(position, None)
+                    if self._is_following:
+                        self._attach(position)
             if everything or _is_news(item):
                 found.append(item)
         return found
