@@ -124,15 +124,32 @@ class TestFile:
         assert index.last() == (kept[-1] if kept else None)
 
     def test_a_file_that_vanishes_or_shrinks_is_a_bad_index(self, path: Path) -> None:
-        index = fill(path, [(i, i) for i in range(1, 50)], 49)
-        index.floor(10)
+        index = fill(path, [(i, i) for i in range(1, 2001)], 2000)
+        assert index.floor(10) == (10, 10)
         path.write_bytes(path.read_bytes()[:16])
         with pytest.raises(BadIndexError, match="shorter"):
-            index.floor(49)
+            index.floor(1900)
         index.release()
         path.unlink()
         with pytest.raises(BadIndexError, match="gone"):
-            index.floor(49)
+            index.floor(10)
+
+    def test_a_look_up_near_the_last_one_reads_nothing(self, path: Path) -> None:
+        index = fill(path, [(i, i) for i in range(10, 400)], 390)
+        index.floor(100)
+        path.write_bytes(b"")
+        assert [index.floor(value) for value in (9, 10, 250, 399, 5000)] == [
+            None, (10, 10), (250, 250), (399, 399), (399, 399),
+        ]  # fmt: skip
+
+    def test_entries_that_reach_the_file_later_are_found(self, path: Path) -> None:
+        index = fill(path, [(i, i) for i in range(1, 10)], 9)
+        assert index.floor(100) == (9, 9)
+        index.add(50, 50)
+        index.flush()
+        assert index.floor(100) == (50, 50)
+        index.truncate(20)
+        assert index.floor(100) == (9, 9)
 
     def test_clearing_leaves_readers_of_the_old_file_alone(self, path: Path) -> None:
         index = fill(path, [(1, 1)], 1)

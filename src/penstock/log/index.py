@@ -17,7 +17,7 @@ import errno
 import os
 import struct
 from bisect import bisect_right
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.log.files import LogFile
 
@@ -33,6 +33,17 @@ class BadIndexError(Exception):
     """An index does not fit its segment. Nothing is lost: it is made anew from the segment."""
 
 
+class _Block(NamedTuple):
+    """Entries `[start, end)` of the file, as a look-up read them."""
+
+    start: int
+    end: int
+    data: bytes
+
+
+_NO_BLOCK: Final = _Block(0, 0, b"")
+
+
 class SparseIndex:
     """One index file. Look-ups may run in a thread beside `add` and `flush`; all else may not."""
 
@@ -44,7 +55,7 @@ class SparseIndex:
         self._file: LogFile | None = None
         self._count = -1  # entries in the file; -1: not looked at yet
         self._tail: list[Entry] = []  # entries not in the file yet; all above those in it
-        self._block = b""  # neighbours in the file, as the last look-up read them
+        self._block = _NO_BLOCK
 
     def __len__(self) -> int:
         return self._count_in_file() + len(self._tail)
@@ -67,8 +78,8 @@ class SparseIndex:
         block = self._block
         if not self._is_within(block, value, column):
             block = self._block = self._read_around(value, column)
-        found = self._count_in(block, value, column)
-        return self._entry_in(block, found - 1) if found else None
+        found = self._count_in(block.data, value, column)
+        return self._entry_in(block.data, found - 1) if found else None
 
     def is_plausible(self, first_max: int, second_max: int) -> bool:
         """Whether the file is whole entries that end within these bounds, in ascending order.
@@ -121,12 +132,12 @@ class SparseIndex:
         if keep < count:
             os.truncate(self._path, keep * self._entry.size)
             self._count = keep
-            self._block = b""
+            self._block = _NO_BLOCK
 
     def clear(self) -> None:
         """Drop every entry, and the file."""
         self._tail = []
-        self._block = b""
+        self._block = _NO_BLOCK
         self._count = 0
         self._file = None
         with contextlib.suppress(FileNotFoundError):
@@ -145,7 +156,7 @@ class SparseIndex:
     def release(self) -> None:
         """Close the file; the next look-up opens it again."""
         self._file = None
-        self._block = b""
+        self._block = _NO_BLOCK
 
     def _count_in_file(self) -> int:
         if self._count < 0:
@@ -160,11 +171,12 @@ class SparseIndex:
         low, high = self._bracket(value, column)
         return low + self._count_in(self._pread(low, high - low), value, column)
 
-    def _read_around(self, value: int, column: int) -> bytes:
+    def _read_around(self, value: int, column: int) -> _Block:
         """Entries of the file, the last one up to `value` and what comes behind it among them."""
         low, _ = self._bracket(value, column)
-        first = max(low - 1, 0)
-        return self._pread(first, min(_BLOCK_ENTRIES + 1, self._count_in_file() - first))
+        start = max(low - 1, 0)
+        end = min(start + _BLOCK_ENTRIES + 1, self._count_in_file())
+        return _Block(start, end, self._pread(start, end - start))
 
     def _bracket(self, value: int, column: int) -> tuple[int, int]:
         """Bounds, at most a block apart, on how many entries have at most `value`."""
@@ -184,13 +196,17 @@ class SparseIndex:
             range(len(block) // size), value, key=lambda i: int(unpack(block, i * size)[column])
         )
 
-    def _is_within(self, block: bytes, value: int, column: int) -> bool:
-        """Whether the last entry up to `value` is in `block` for sure."""
-        if not block:
+    def _is_within(self, block: _Block, value: int, column: int) -> bool:
+        """Whether the last entry up to `value` is in `block`, or that there is none can be told from it."""
+        data = block.data
+        if not data:
             return False
         unpack = self._entry.unpack_from
-        last = len(block) - self._entry.size
-        return bool(unpack(block, 0)[column] <= value < unpack(block, last)[column])
+        last = len(data) - self._entry.size
+        return bool(
+            (block.start == 0 or unpack(data, 0)[column] <= value)
+            and (block.end == self._count or value < unpack(data, last)[column])
+        )
 
     def _entry_in(self, block: bytes, i: int) -> Entry:
         first, second = self._entry.unpack_from(block, i * self._entry.size)
