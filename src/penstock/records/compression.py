@@ -27,18 +27,28 @@ class CompressionError(PenstockError):
 
 def decompress(codec: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """The records of a batch whose attributes name `codec` (0 to 4), if they fit `bytes_max`."""
+    return bytes(decompress_view(codec, data, bytes_max))
+
+
+def decompress_view(
+    codec: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX, *, bytes_likely: int = 0
+) -> Buffer:
+    """The same without a last copy; `data` itself if it is not compressed.
+
+    `bytes_likely` is a guess at the size: one that is large enough saves a second attempt.
+    """
     try:
         match codec:
             case 0:
-                return bytes(data)
+                return data
             case 1:
                 return _gzip(data, bytes_max)
             case 2:
-                return _snappy(bytes(data), bytes_max)
+                return _snappy(data, bytes_max)
             case 3:
-                return _into(cramjam.lz4.decompress_into, bytes(data), bytes_max)
+                return _into(cramjam.lz4.decompress_into, data, bytes_max, bytes_likely)
             case 4:
-                return _into(cramjam.zstd.decompress_into, bytes(data), bytes_max)
+                return _into(cramjam.zstd.decompress_into, data, bytes_max, bytes_likely)
     except (zlib.error, cramjam.DecompressionError) as error:
         raise CompressionError(f"{COMPRESSION_NAMES[codec]} data is damaged: {error}") from error
     raise CompressionError(f"unknown compression codec {codec}")
@@ -80,14 +90,19 @@ def _gzip(data: Buffer, bytes_max: int) -> bytes:
     return result
 
 
-def _into(decompress_into: Callable[[bytes, bytearray], int], data: bytes, bytes_max: int) -> bytes:
+def _into(
+    decompress_into: Callable[[Buffer, bytearray], int],
+    data: Buffer,
+    bytes_max: int,
+    bytes_likely: int,
+) -> memoryview:
     """Decompress into a buffer that grows until the result fits: the data does not say its size."""
-    size = max(_FIRST_BUFFER_BYTES, 4 * len(data))
+    size = bytes_likely or max(_FIRST_BUFFER_BYTES, 4 * len(data))
     while True:
         size = min(size, bytes_max)
         buffer = bytearray(size)
         try:
-            return bytes(memoryview(buffer)[: decompress_into(data, buffer)])
+            return memoryview(buffer)[: decompress_into(data, buffer)]
         except cramjam.DecompressionError as error:
             if _BUFFER_IS_FULL not in str(error):
                 raise
@@ -100,11 +115,12 @@ def _too_large(bytes_max: int) -> CompressionError:
     return CompressionError(f"the records have more than {bytes_max} bytes")
 
 
-def _snappy(data: bytes, bytes_max: int) -> bytes:
+def _snappy(data: Buffer, bytes_max: int) -> Buffer:
     """Raw snappy, or the framed form of the Java client (xerial): length-prefixed raw blocks."""
-    if not data.startswith(_XERIAL_MAGIC):
+    data = memoryview(data)
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(data, bytes_max)
-    blocks: list[bytes] = []
+    blocks: list[Buffer] = []
     position = _XERIAL_HEADER_BYTES
     while position < len(data):
         size = int.from_bytes(data[position : position + 4], "big")
@@ -117,7 +133,7 @@ def _snappy(data: bytes, bytes_max: int) -> bytes:
     return b"".join(blocks)
 
 
-def _snappy_block(data: bytes, bytes_max: int) -> bytes:
+def _snappy_block(data: memoryview, bytes_max: int) -> memoryview:
     if cramjam.snappy.decompress_raw_len(data) > bytes_max:
         raise _too_large(bytes_max)
-    return bytes(cramjam.snappy.decompress_raw(data))
+    return memoryview(cramjam.snappy.decompress_raw(data))

@@ -1,4 +1,4 @@
-"""The inner loops of decoding: one pass over the records of many batches, straight into columns.
+"""The inner loops of decoding: find the batches, then pass once over their records, into columns.
 
 Hostile bytes are expected. A record may use only the bytes that its length gives it, and that only
 those of its batch; so what is copied to a column is never more than the batches hold, which is how
@@ -10,17 +10,36 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.records.arrow.memory import byte_at, copy_bytes, kernel, read_varint
+from penstock.records.arrow.memory import (
+    big_int16_at,
+    big_int32_at,
+    big_int64_at,
+    byte_at,
+    copy_bytes,
+    kernel,
+    read_varint,
+)
+from penstock.records.batch import (
+    ATTRIBUTE_LOG_APPEND_TIME,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC,
+)
 
-# A row of the table of batches.
-BODY: Final = 0  # the address of the first record
+# A row of the table of batches: what `scan_batches` finds, and where the records are.
+BODY: Final = 0  # the address of the first record, once it is decompressed
 BODY_SIZE: Final = 1
 BASE_OFFSET: Final = 2
 LAST_OFFSET_DELTA: Final = 3
 RECORD_COUNT: Final = 4
-BASE_TIMESTAMP: Final = 5  # in ms; that of every record if it is stamped on arrival
+TIMESTAMP_BASE: Final = 5  # in ms; that of every record if it is stamped on arrival
 APPEND_TIME: Final = 6  # 1 if it is
-BATCH_FIELDS: Final = 7
+POSITION: Final = 7  # of the batch in what was fetched
+SIZE: Final = 8
+CRC: Final = 9
+ATTRIBUTES: Final = 10
+PRODUCER_ID: Final = 11
+BATCH_FIELDS: Final = 12
 
 # Which columns are wanted.
 KEY: Final = 1
@@ -48,8 +67,54 @@ REASONS: Final = {
     NOT_FILLED: "a record's fields do not fill it",
 }
 
+_OFFSET_MAX: Final = 2**63 - 2
 _MICROSECONDS_MAX: Final = 2**63 - 1
 _MILLISECONDS_MAX: Final = _MICROSECONDS_MAX // 1000
+
+
+@kernel
+def scan_batches(address: int, size: int, end: int, batches: Any) -> tuple[int, int]:
+    """Fill the table with the whole batches from an address on: their number, and where the scan stopped.
+
+    It stops behind the last whole batch, behind one that begins at `end` or later, or at a header that
+    cannot be true, which the caller recognises by reading it again.
+    """
+    position = 0
+    count = 0
+    offset_min = 0
+    while position + HEADER_BYTES <= size:
+        at = address + position
+        base_offset = big_int64_at(at)
+        length = big_int32_at(at + 8)
+        last_delta = big_int32_at(at + 23)
+        records = big_int32_at(at + 57)
+        if byte_at(at + 16) != MAGIC or length < HEADER_BYTES - LENGTH_OVERHEAD:
+            break
+        if base_offset < offset_min or last_delta < 0 or base_offset > _OFFSET_MAX - last_delta:
+            break
+        whole = length + LENGTH_OVERHEAD
+        if records < 0 or whole > size - position:
+            break
+        attributes = big_int16_at(at + 21)
+        append_time = (attributes & ATTRIBUTE_LOG_APPEND_TIME) != 0
+        batches[count, BODY] = at + HEADER_BYTES
+        batches[count, BODY_SIZE] = whole - HEADER_BYTES
+        batches[count, BASE_OFFSET] = base_offset
+        batches[count, LAST_OFFSET_DELTA] = last_delta
+        batches[count, RECORD_COUNT] = records
+        batches[count, TIMESTAMP_BASE] = big_int64_at(at + (35 if append_time else 27))
+        batches[count, APPEND_TIME] = append_time
+        batches[count, POSITION] = position
+        batches[count, SIZE] = whole
+        batches[count, CRC] = big_int32_at(at + 17) & 0xFFFF_FFFF
+        batches[count, ATTRIBUTES] = attributes
+        batches[count, PRODUCER_ID] = big_int64_at(at + 43)
+        count += 1
+        position += whole
+        offset_min = base_offset + last_delta + 1
+        if base_offset >= end:
+            break
+    return count, position
 
 
 @kernel
@@ -108,7 +173,7 @@ def decode_records(  # noqa: C901
         position = batches[batch, BODY]
         limit = position + batches[batch, BODY_SIZE]
         base_offset = batches[batch, BASE_OFFSET]
-        base_timestamp = batches[batch, BASE_TIMESTAMP]
+        base_timestamp = batches[batch, TIMESTAMP_BASE]
         append_time = batches[batch, APPEND_TIME]
         last_delta = batches[batch, LAST_OFFSET_DELTA]
         previous_delta = -1

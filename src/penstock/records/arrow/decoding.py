@@ -20,18 +20,15 @@ from penstock.records.arrow import decode_kernels as kernels
 from penstock.records.arrow.fetched import (
     AbortedTransaction,
     CorruptBatchError,
-    FetchedBatch,
     batches_of,
 )
 from penstock.records.arrow.memory import address_of
 from penstock.records.batch import (
     ATTRIBUTE_COMPRESSION,
-    ATTRIBUTE_LOG_APPEND_TIME,
     HEADER_BYTES,
-    BatchHeader,
     Buffer,
 )
-from penstock.records.compression import DECOMPRESSED_BYTES_MAX, decompress
+from penstock.records.compression import DECOMPRESSED_BYTES_MAX, decompress_view
 from penstock.records.decode import BadRecordError
 
 __all__ = ["COLUMNS", "TYPES", "AbortedTransaction", "CorruptBatchError", "Decoded", "decode"]
@@ -57,6 +54,7 @@ _WANTED: Final = {
     "headers": kernels.HEADERS,
 }
 _COLUMN_BYTES_MAX: Final = 2**31 - 1  # Arrow's offsets have 32 bits
+_LIKELY_MORE: Final = 4096
 _RECORD_BYTES_MIN: Final = 7  # each of its fields takes a byte
 
 
@@ -96,101 +94,87 @@ def decode(
     unknown = set(columns) - _WANTED.keys()
     assert not unknown, f"no such columns: {unknown}"
     view = memoryview(data).cast("B")
-    table = _Table(view)
-    next_offset = start
+    batches, next_offset = batches_of(view, end, aborted, check_crc)
+    next_offset = min(max(next_offset, start), end)
+    first = batches[:, kernels.BASE_OFFSET]
+    last = first + batches[:, kernels.LAST_OFFSET_DELTA]
     counted = 0
-    for batch in batches_of(view, aborted, check_crc):
-        header = batch.header
-        next_offset = min(max(next_offset, header.last_offset + 1), end)
-        if header.base_offset >= end:
-            break
-        if not batch.visible or header.last_offset < start or not header.record_count:
-            continue
-        if not columns and start <= header.base_offset and header.last_offset < end:
-            counted += header.record_count
-        else:
-            table.add(batch)
-    rows, decoded = table.decode(columns, start, end)
+    if columns:
+        wanted = (last >= start) & (first < end)
+    else:
+        inside = (first >= start) & (last < end)
+        counted = int(batches[inside, kernels.RECORD_COUNT].sum())
+        wanted = (last >= start) & (first < end) & ~inside
+    if not wanted.all():
+        batches = batches[wanted]
+    kept_alive = _decompress(view, batches)
+    rows, decoded = _decode(batches, columns, start, end)
+    del kept_alive
     return Decoded(counted + rows, decoded, next_offset)
 
 
-class _Table:
-    """Batches to be decoded at once: their fields as the kernel wants them, and their bytes, kept alive."""
-
-    def __init__(self, view: memoryview) -> None:
-        self._view = view
-        self._address = address_of(view)
-        self._batches: list[tuple[int, ...]] = []
-        self._decompressed: list[bytes] = []
-        self._bytes = 0
-        self._records = 0
-
-    def add(self, batch: FetchedBatch) -> None:
-        header = batch.header
-        first = batch.position + HEADER_BYTES
-        codec = header.attributes & ATTRIBUTE_COMPRESSION
-        if codec:
-            body = self._view[first : batch.position + header.size_bytes]
-            left = min(_COLUMN_BYTES_MAX - self._bytes, DECOMPRESSED_BYTES_MAX)
-            records = decompress(codec, body, left)
-            self._decompressed.append(records)
-            address, size = address_of(records), len(records)
-        else:
-            address, size = self._address + first, header.size_bytes - HEADER_BYTES
-        # A number of records is believed only if they can be there: it decides what is allocated.
-        if header.record_count * _RECORD_BYTES_MIN > size:
-            raise BadRecordError(f"{header.record_count} records cannot be in {size} bytes")
-        self._bytes += size
-        self._records += header.record_count
-        if self._bytes > _COLUMN_BYTES_MAX:
-            raise TooLargeError(f"the fetched records have more than {_COLUMN_BYTES_MAX} bytes")
-        self._batches.append(_row(header, address, size))
-
-    def decode(self, columns: Collection[str], start: int, end: int) -> tuple[int, dict[str, Any]]:
-        wanted = sum({_WANTED[name] for name in columns})
-        batches = np.array(self._batches, np.int64).reshape(-1, kernels.BATCH_FIELDS)
-        capacity = self._records
-        offsets = np.empty(capacity if "offset" in columns else 0, np.int64)
-        timestamps = np.empty(capacity if "timestamp" in columns else 0, np.int64)
-        types = np.empty(capacity if "timestampType" in columns else 0, np.int32)
-        headers = np.empty((capacity if "headers" in columns else 0, 2), np.int64)
-        keys = _BytesColumn(*((capacity, self._bytes) if "key" in columns else (0, 0)))
-        values = _BytesColumn(*((capacity, self._bytes) if "value" in columns else (0, 0)))
-        rows = kernels.decode_records(
-            batches,
-            start,
-            end,
-            wanted,
-            offsets,
-            timestamps,
-            types,
-            *keys.arguments(),
-            *values.arguments(),
-            headers,
-        )
-        _raise_if_bad(rows)
-        makers = {
-            "key": lambda: keys.array(rows, TYPES["key"]),
-            "value": lambda: values.array(rows, TYPES["value"]),
-            "offset": lambda: _fixed(rows, offsets, TYPES["offset"]),
-            "timestamp": lambda: _fixed(rows, timestamps, TYPES["timestamp"]),
-            "timestampType": lambda: _fixed(rows, types, TYPES["timestampType"]),
-            "headers": lambda: _headers(headers[:rows]),
-        }
-        return rows, {name: makers[name]() for name in columns}
+def _decompress(view: memoryview, batches: np.ndarray[Any, Any]) -> list[Buffer]:
+    """Point each batch to its records as they were before compression; they are in what is returned."""
+    codecs = batches[:, kernels.ATTRIBUTES] & ATTRIBUTE_COMPRESSION
+    left = _COLUMN_BYTES_MAX - int(batches[codecs == 0, kernels.BODY_SIZE].sum())
+    packed_rows = np.flatnonzero(codecs)
+    kept: list[Buffer] = []
+    ratio = 0.0  # batches of a partition are alike: the last one tells what to expect of the next
+    for codec, position, size in zip(
+        codecs[packed_rows].tolist(),
+        batches[packed_rows, kernels.POSITION].tolist(),
+        batches[packed_rows, kernels.SIZE].tolist(),
+        strict=True,
+    ):
+        packed = view[position + HEADER_BYTES : position + size]
+        bytes_max = min(max(left, 0), DECOMPRESSED_BYTES_MAX)
+        likely = int(ratio * size) + _LIKELY_MORE if ratio else 0
+        kept.append(decompress_view(codec, packed, bytes_max, bytes_likely=likely))
+        ratio = 1.25 * len(kept[-1]) / size
+        left -= len(kept[-1])
+    batches[packed_rows, kernels.BODY] = [address_of(records) for records in kept]
+    batches[packed_rows, kernels.BODY_SIZE] = [len(records) for records in kept]
+    if left < 0:
+        raise TooLargeError(f"the fetched records have more than {_COLUMN_BYTES_MAX} bytes")
+    return kept
 
 
-def _row(header: BatchHeader, address: int, size: int) -> tuple[int, ...]:
-    stamped = bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME)
-    return (
-        address,
-        size,
-        header.base_offset,
-        header.last_offset_delta,
-        header.record_count,
-        header.max_timestamp if stamped else header.base_timestamp,
-        int(stamped),
+def _decode(
+    batches: np.ndarray[Any, Any], columns: Collection[str], start: int, end: int
+) -> tuple[int, dict[str, Any]]:
+    sizes, counts = batches[:, kernels.BODY_SIZE], batches[:, kernels.RECORD_COUNT]
+    # A number of records is believed only if they can be there: it decides what is allocated.
+    if (counts * _RECORD_BYTES_MIN > sizes).any():
+        raise BadRecordError("a batch has fewer bytes than its records need")
+    room, nothing = (int(counts.sum()), int(sizes.sum())), (0, 0)
+    keys = _BytesColumn(*(room if "key" in columns else nothing))
+    values = _BytesColumn(*(room if "value" in columns else nothing))
+    offsets = np.empty(room[0] if "offset" in columns else 0, np.int64)
+    timestamps = np.empty(room[0] if "timestamp" in columns else 0, np.int64)
+    types = np.empty(room[0] if "timestampType" in columns else 0, np.int32)
+    headers = np.empty((room[0] if "headers" in columns else 0, 2), np.int64)
+    rows = kernels.decode_records(
+        batches,
+        start,
+        end,
+        sum({_WANTED[name] for name in columns}),
+        offsets,
+        timestamps,
+        types,
+        *keys.arguments(),
+        *values.arguments(),
+        headers,
     )
+    _raise_if_bad(rows)
+    makers = {
+        "key": lambda: keys.array(rows, TYPES["key"]),
+        "value": lambda: values.array(rows, TYPES["value"]),
+        "offset": lambda: _fixed(rows, offsets, TYPES["offset"]),
+        "timestamp": lambda: _fixed(rows, timestamps, TYPES["timestamp"]),
+        "timestampType": lambda: _fixed(rows, types, TYPES["timestampType"]),
+        "headers": lambda: _headers(headers[:rows]),
+    }
+    return rows, {name: makers[name]() for name in columns}
 
 
 class _BytesColumn:

@@ -128,7 +128,7 @@ def _source(keys: Any, values: Any, headers: Any, timestamps: Any, rows: Any) ->
 
 
 def _address(array: np.ndarray[Any, Any] | None) -> int:
-    return 0 if array is None or not array.size else address_of(array.data)
+    return 0 if array is None else address_of(array.data)
 
 
 def _packed(batch: memoryview, codec: int) -> memoryview:

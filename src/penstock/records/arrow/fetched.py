@@ -1,28 +1,33 @@
-"""The batches of one Fetch answer: found, checked, and those dropped that no reader may see.
+"""The batches of one Fetch answer: found, checked, and without those that no reader may see.
 
-Also what a batch's records are once decompressed. All of it is per batch, not per record.
+All of it is per batch: no record is looked at, but for the markers that end transactions.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
 
 from penstock.errors import PenstockError
+from penstock.records.arrow import decode_kernels as kernels
+from penstock.records.arrow.memory import address_of
 from penstock.records.batch import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    CRC_START,
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     MAGIC,
-    BatchHeader,
-    crc_of,
     read_header,
 )
 from penstock.records.decode import records_of
 
 _ABORT: Final = 0  # the type of a control record; 1 is a commit
 _CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
-_OFFSET_MAX: Final = 2**63 - 2
 
 
 class CorruptBatchError(PenstockError):
@@ -36,69 +41,93 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
 
 
-class FetchedBatch(NamedTuple):
-    """A whole batch. `visible`: its records are for readers, as opposed to markers and aborted data."""
+class Fetched(NamedTuple):
+    """`batches`: a row for each batch with records for readers. `next_offset`: behind all the batches."""
 
-    position: int
-    header: BatchHeader
-    visible: bool
+    batches: np.ndarray[Any, Any]
+    next_offset: int
 
 
 def batches_of(
-    data: memoryview, aborted: Sequence[tuple[int, int]], check_crc: bool
-) -> Iterator[FetchedBatch]:
-    """Every whole batch of `data` in order; a torn one at its end is left out.
+    data: memoryview, end: int, aborted: Sequence[tuple[int, int]], check_crc: bool
+) -> Fetched:
+    """Every whole batch of `data` up to `end`; a torn one at the end of the data is left out.
 
     A transaction's data is dropped from its first offset until the marker that aborts it. `aborted`
-    must name the transactions that reach into `data`, as a Fetch answer does.
+    must name the transactions that reach into `data`, as a Fetch answer does. The rows point into
+    `data`. `next_offset` is 0 if there is no whole batch.
     """
-    transactions = _Transactions(aborted)
-    position = 0
-    offset_min = 0
-    while position + HEADER_BYTES <= len(data):
-        header = read_header(data, position)
-        _check_header(header, offset_min)
-        if position + header.size_bytes > len(data):
-            return
-        batch = data[position : position + header.size_bytes]
-        if check_crc and crc_of(batch) != header.crc:
-            raise CorruptBatchError(f"the batch at offset {header.base_offset} fails its CRC")
-        dropped = transactions.drop(batch, header)
-        yield FetchedBatch(position, header, not (dropped or header.is_control))
-        position += header.size_bytes
-        offset_min = header.last_offset + 1
+    batches = np.empty((len(data) // HEADER_BYTES, kernels.BATCH_FIELDS), np.int64)
+    count, position = kernels.scan_batches(address_of(data), len(data), end, batches)
+    batches = batches[:count]
+    if not count:
+        _refuse_bad_header(data, position, 0)
+        return Fetched(batches, 0)
+    last = batches[-1]
+    next_offset = int(last[kernels.BASE_OFFSET] + last[kernels.LAST_OFFSET_DELTA]) + 1
+    if last[kernels.BASE_OFFSET] < end:
+        _refuse_bad_header(data, position, next_offset)
+    if check_crc:
+        _check_crc(data, batches)
+    attributes = batches[:, kernels.ATTRIBUTES]
+    visible = (attributes & ATTRIBUTE_CONTROL == 0) & (batches[:, kernels.RECORD_COUNT] > 0)
+    if aborted:
+        visible &= ~_aborted(data, batches, aborted)
+    return Fetched(batches if visible.all() else batches[visible], next_offset)
 
 
-def _check_header(header: BatchHeader, offset_min: int) -> None:
-    """Check what the CRC does not cover, and what must hold before it can be computed."""
+def _refuse_bad_header(data: memoryview, position: int, offset_min: int) -> None:
+    """Raise if the scan stopped at a header that cannot be true, rather than at a torn batch."""
+    if position + HEADER_BYTES > len(data):
+        return
+    header = read_header(data, position)
     if header.magic != MAGIC:
         raise CorruptBatchError(f"record batch version {header.magic}; only 2 is read")
     if header.length < HEADER_BYTES - LENGTH_OVERHEAD:
         raise CorruptBatchError(f"a record batch cannot say that {header.length} bytes follow")
-    if header.base_offset < offset_min or header.last_offset > _OFFSET_MAX:
-        raise CorruptBatchError(f"a batch at offset {header.base_offset} follows {offset_min - 1}")
-    if header.last_offset_delta < 0 or header.record_count < 0:
+    if header.size_bytes <= len(data) - position:
         raise CorruptBatchError(
-            f"the batch at offset {header.base_offset} has less than no records"
+            f"a batch at offset {header.base_offset} with {header.record_count} records up to "
+            f"{header.last_offset} cannot follow offset {offset_min - 1}"
         )
 
 
-class _Transactions:
-    """Which producers' transactional batches are void at the point that was reached."""
+def _check_crc(data: memoryview, batches: np.ndarray[Any, Any]) -> None:
+    fields = batches[:, [kernels.POSITION, kernels.SIZE, kernels.CRC]].tolist()
+    for position, size, crc in fields:
+        if crc32c(data[position + CRC_START : position + size]) != crc:
+            offset = read_header(data, position).base_offset
+            raise CorruptBatchError(f"the batch at offset {offset} fails its CRC")
 
-    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
-        self._coming = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
-        self._void: set[int] = set()
 
-    def drop(self, batch: memoryview, header: BatchHeader) -> bool:
-        """Whether this batch is void. To be asked of every batch, in order."""
-        while self._coming and self._coming[-1][1] <= header.last_offset:
-            self._void.add(self._coming.pop()[0])
-        if header.producer_id not in self._void or not header.is_transactional:
-            return False
-        if header.is_control and _is_abort(batch):
-            self._void.discard(header.producer_id)
-        return True
+def _aborted(
+    data: memoryview, batches: np.ndarray[Any, Any], aborted: Sequence[tuple[int, int]]
+) -> np.ndarray[Any, Any]:
+    """Which batches belong to transactions that were given up."""
+    coming = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+    void: set[int] = set()  # producers whose transaction is, at the point that was reached
+    result = np.zeros(len(batches), np.bool_)
+    for row, (attributes, producer, base, delta, position, size) in enumerate(
+        batches[
+            :,
+            [
+                kernels.ATTRIBUTES,
+                kernels.PRODUCER_ID,
+                kernels.BASE_OFFSET,
+                kernels.LAST_OFFSET_DELTA,
+                kernels.POSITION,
+                kernels.SIZE,
+            ],
+        ].tolist()
+    ):
+        while coming and coming[-1][1] <= base + delta:
+            void.add(coming.pop()[0])
+        if attributes & ATTRIBUTE_CONTROL:
+            if producer in void and _is_abort(data[position : position + size]):
+                void.discard(producer)
+        elif attributes & ATTRIBUTE_TRANSACTIONAL:
+            result[row] = producer in void
+    return result
 
 
 def _is_abort(batch: memoryview) -> bool:

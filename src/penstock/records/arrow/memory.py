@@ -15,6 +15,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from penstock.records.arrow.caching import cache_directory
 from penstock.records.batch import Buffer
 
 BAD: Final = 2**62  # behind every limit, so that whatever is read from there is bad too
@@ -25,9 +26,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(function: Function) -> Function:
-    """Compile at the first call, without the GIL, and keep it on disk: workers of Spark start often."""
-    compiler: Any = numba.njit(cache=True, nogil=True)
-    compiled: Function = compiler(function)
+    """Compile at the first call, to run without the GIL, and keep the result on disk if possible."""
+    with cache_directory() as directory:
+        compiler: Any = numba.njit(cache=directory is not None, nogil=True)
+        compiled: Function = compiler(function)
     return compiled
 
 
@@ -39,6 +41,8 @@ def _instruction(generator: Callable[..., Any]) -> Callable[..., Any]:
 
 def address_of(buffer: Buffer) -> int:
     """Where the buffer's bytes lie, as long as the caller keeps it alive."""
+    if not memoryview(buffer).nbytes:
+        return 0
     array = np.frombuffer(buffer, np.uint8)
     return int(array.__array_interface__["data"][0])
 
@@ -54,25 +58,29 @@ def byte_at(typing: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@_instruction
-def int32_at(typing: Any, address: Any) -> Any:
-    """The signed 32-bit number at an address, in the machine's order."""
+def _load_of(bits: int, swapped: bool) -> Callable[..., Any]:
+    """A load of a signed number of some bits from any address, as a signed word."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(32).as_pointer())
-        return builder.sext(builder.load(pointer, align=1), ir.IntType(64))
+    def load(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
+            number = builder.load(pointer, align=1)
+            if swapped:
+                number = builder.bswap(number)
+            return number if bits == 64 else builder.sext(number, ir.IntType(64))
 
-    return types.int64(types.int64), generate
+        return types.int64(types.int64), generate
+
+    return _instruction(load)
 
 
-@_instruction
-def int64_at(typing: Any, address: Any) -> Any:
-    """The signed 64-bit number at an address, in the machine's order."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
-
-    return types.int64(types.int64), generate
+# In the order of Arrow, which is the machine's.
+int32_at = _load_of(32, swapped=False)
+int64_at = _load_of(64, swapped=False)
+# In the order of Kafka.
+big_int16_at = _load_of(16, swapped=True)
+big_int32_at = _load_of(32, swapped=True)
+big_int64_at = _load_of(64, swapped=True)
 
 
 @_instruction
