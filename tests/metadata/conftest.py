@@ -14,11 +14,12 @@ import pytest
 from penstock.metadata.embedded import EmbeddedStore
 from penstock.metadata.etcd import EtcdConfig, EtcdMetadataStore
 from penstock.metadata.etcd_client import EtcdClient
-from penstock.metadata.etcd_messages import COMPACT, LEASE_LEASES, LEASE_REVOKE, RANGE
+from penstock.metadata.etcd_messages import LEASE_LEASES, LEASE_REVOKE
 from penstock.metadata.memory import MemoryStore
 from penstock.metadata.sqlite import SqliteStore
 from penstock.metadata.store import Event, MetadataStore, Watch
 from penstock.testing.etcd import EtcdCluster, etcd
+from tests.metadata.support import compact
 
 HISTORY_EVENTS = 50
 
@@ -93,10 +94,7 @@ class SharedEtcd:
     async def compact(self) -> None:
         """Forget all history up to now."""
         self.spoilt = True
-        client = EtcdClient(EtcdConfig(endpoints=self.cluster.endpoints))
-        newest = (await client.call(RANGE, RANGE.request(key=b"-"))).header.revision
-        await client.call(COMPACT, COMPACT.request(revision=newest, physical=True))
-        await client.close()
+        await compact(self.cluster.endpoints)
 
     async def end_leases(self) -> None:
         """Else they would end, and raise the revision, in the middle of another test."""

@@ -469,7 +469,7 @@ class TestLeases:
         store = backend.store
         lease = await store.lease(2)
         await store.put("brokers/1", b"", lease=lease)
-        for _ in range(4):
+        for _ in range(3):
             await backend.pass_time(1)
             await lease.keep_alive()
         entry = await store.get("brokers/1")

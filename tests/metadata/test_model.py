@@ -1,22 +1,33 @@
 """Random histories: the stores against a model that is too simple to be wrong.
 
 Groups of transactions are committed concurrently and must come out as if done one by one; the SQLite
-store is closed and reopened at random; a watch must have told the whole story.
+store is closed and reopened at random; a watch must have told the whole story. On etcd transactions are
+committed one by one, for it decides concurrent ones in an order of its own, and time does not pass.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from penstock.metadata.embedded import EmbeddedStore
 from penstock.metadata.errors import LeaseLost
+from penstock.metadata.etcd import EtcdConfig, EtcdMetadataStore
 from penstock.metadata.memory import MemoryStore
 from penstock.metadata.sqlite import SqliteStore
 from penstock.metadata.store import (
@@ -26,12 +37,17 @@ from penstock.metadata.store import (
     Delete,
     Entry,
     Lease,
+    MetadataStore,
     Mismatch,
     Put,
     Rejected,
     Transaction,
     Watch,
 )
+from penstock.testing.etcd import EtcdCluster
+
+if TYPE_CHECKING:
+    from tests.metadata.conftest import SharedEtcd
 
 KEYS = st.sampled_from(["a", "a/", "a/1", "a/2", "a0", "b/1", "b/é", "b/\x00", "c"])
 PREFIXES = st.sampled_from(["", "a", "a/", "b/", "c", "x"])
@@ -109,7 +125,7 @@ class Model:
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    store: EmbeddedStore
+    store: MetadataStore
     watch: Watch
 
     def __init__(self) -> None:
@@ -183,6 +199,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(seconds=st.integers(1, 4))
     def pass_time(self, seconds: int) -> None:
         async def expire() -> None:
+            assert isinstance(self.store, EmbeddedStore)
             self.store.expire_leases()
             await self.store.commit(Transaction())  # waits for all that was before it
 
@@ -255,6 +272,39 @@ class SqliteMachine(MemoryMachine):
         self.directory.cleanup()
 
 
+class EtcdMachine(MemoryMachine):
+    cluster: EtcdCluster  # set by the test
+
+    @initialize()
+    def begin(self) -> None:
+        async def begin() -> None:
+            prefix = f"{uuid.uuid4().hex}/"
+            config = EtcdConfig(endpoints=self.cluster.endpoints, key_prefix=prefix)
+            self.store = await EtcdMetadataStore.open(config)
+            self.model.revision = (await self.store.get_prefix("")).revision
+            self.watch = self.store.watch("", self.model.revision + 1)
+
+        self.runner.run(begin())
+
+    @rule(plans=st.lists(PLANS, min_size=1, max_size=6))
+    def commit_concurrently(self, plans: list[Plan]) -> None:
+        for plan in plans:
+            super().commit_concurrently([plan])
+
+    @rule(ttl_s=st.just(300))
+    def take_lease(self, ttl_s: int) -> None:
+        super().take_lease(ttl_s)
+
+    @rule(seconds=st.just(0))
+    def pass_time(self, seconds: int) -> None:
+        pass
+
+    def teardown(self) -> None:
+        for lease in self.leases:  # else they would end in the middle of another history
+            self.runner.run(lease.revoke())
+        super().teardown()
+
+
 SETTINGS = settings(
     max_examples=40,
     stateful_step_count=30,
@@ -265,3 +315,11 @@ TestMemoryAgainstModel = MemoryMachine.TestCase
 TestMemoryAgainstModel.settings = SETTINGS
 TestSqliteAgainstModel = SqliteMachine.TestCase
 TestSqliteAgainstModel.settings = SETTINGS
+
+
+def test_etcd_against_model(shared_etcd: SharedEtcd) -> None:
+    shared_etcd.fresh_config()
+    EtcdMachine.cluster = shared_etcd.cluster
+    run_state_machine_as_test(
+        EtcdMachine, settings=settings(SETTINGS, max_examples=25, derandomize=True)
+    )

@@ -122,7 +122,8 @@ class Endpoint:
             await self.call(RANGE, RANGE.request(key=b"\0"), (), _WHY_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             details = error.details() or error.code().name
-            return details.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
+            reason = details.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
+            return reason.rpartition(f"{self.address}: ")[2]
         return "the connection was just made"  # and will be found in the next round
 
     def _open_channel(self) -> grpc.aio.Channel:

@@ -51,6 +51,23 @@ class TlsFiles:
     cert: Path
     key: Path
 
+    @classmethod
+    def make(cls, directory: Path) -> TlsFiles:
+        """A new authority and a certificate, by the `openssl` command."""
+        files = cls(ca=directory / "ca.pem", cert=directory / "cert.pem", key=directory / "key.pem")
+        ca_key, request = directory / "ca-key.pem", directory / "request.pem"
+        names = directory / "names.txt"
+        names.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n", encoding="ascii")
+        new_key = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+        signed = ("x509", "-req", "-in", request, "-CA", files.ca, "-CAkey", ca_key)
+        for command in (
+            (*new_key, "-x509", "-subj", "/CN=authority", "-keyout", ca_key, "-out", files.ca),
+            (*new_key, "-subj", "/CN=penstock", "-keyout", files.key, "-out", request),
+            (*signed, "-CAcreateserial", "-extfile", names, "-out", files.cert),
+        ):
+            subprocess.run(["openssl", *command], check=True, capture_output=True)
+        return files
+
 
 class EtcdMember:
     """One etcd process, on the same ports and data in all of its lives. Not thread-safe."""
