@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.client.connection import Address
-from penstock.client.errors import BrokerError, ClientError
+from penstock.client.errors import BrokerError, ClientError, broker_error
 from penstock.client.groups import GroupOffsets
 from penstock.client.network import Network, has_no_such_name
 from penstock.client.retrying import passes
@@ -175,7 +175,7 @@ class Cluster:
                     found[partition] = part.offset if part.offset >= 0 else None
                 else:
                     what = f"broker {address} cannot tell offsets of {partition}"
-                    failure = failure or BrokerError(part.error_code, what)
+                    failure = failure or broker_error(part.error_code, what)
         if failure is not None:
             raise failure
 

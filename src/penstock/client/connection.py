@@ -31,7 +31,8 @@ from penstock.client.wire import (
 )
 from penstock.errors import ConfigError, ErrorCode
 
-FRAME_BYTES_MAX: Final = 512 << 20  # far above what any sane broker sends in one answer
+FETCH_FRAME_BYTES_MAX: Final = 512 << 20  # a batch comes whole, however large its topic lets it be
+_CONTROL_FRAME_BYTES_MAX: Final = 64 << 20  # below what the first bytes of TLS and HTTP would be
 _CONNECT_TIMEOUT_MS_MAX: Final = 10_000
 _TIMEVAL: Final = struct.Struct("ll")
 
@@ -162,10 +163,10 @@ class Connection:
             raise self._lost(error) from error
         return correlation_id
 
-    def receive_size(self) -> int:
-        """The size of the answer that comes next."""
+    def receive_size(self, bytes_max: int = _CONTROL_FRAME_BYTES_MAX) -> int:
+        """The size of the answer that comes next, refused if it is absurd."""
         size: int = INT32.unpack(self._received(memoryview(bytearray(4))))[0]
-        if not 4 <= size <= FRAME_BYTES_MAX:
+        if not 4 <= size <= bytes_max:
             raise BadAnswer(
                 f"{self.address} announced an answer of {size} bytes: it is no Kafka broker, or its "
                 "port expects TLS; check the address and the listener's security protocol"

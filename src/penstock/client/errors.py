@@ -37,6 +37,7 @@ __all__ = [
     "UnknownTopic",
     "UnsupportedBroker",
     "advice_on",
+    "broker_error",
     "error_code",
     "is_passing",
 ]
@@ -157,6 +158,22 @@ class UnknownTopic(BrokerError):
 
     def __init__(self, what: str, code: ErrorCode = ErrorCode.unknown_topic_or_partition) -> None:
         ClientError.__init__(self, what, code=code)
+
+
+_UNKNOWN: Final = {
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.inconsistent_topic_id,
+}
+
+
+def broker_error(code: ErrorCode, what: str) -> BrokerError:
+    """The error of the kind that the code asks for; `what` says who failed to do what."""
+    if code in _UNKNOWN:
+        return UnknownTopic(
+            f"{what}: there is no such topic or partition, or there no longer is", code
+        )
+    return BrokerError(code, what)
 
 
 class OffsetOutOfRange(BrokerError):

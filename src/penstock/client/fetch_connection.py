@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.client.buffers import BufferPool
 from penstock.client.cluster import Cluster
-from penstock.client.connection import Connection
+from penstock.client.connection import FETCH_FRAME_BYTES_MAX, Connection
 from penstock.client.errors import BadAnswer, BrokerUnreachable, UnknownTopic
 from penstock.client.fetch_codec import (
     TOPIC_IDS_FROM,
@@ -66,7 +66,7 @@ class FetchConnection:
         assert connection is not None
         assert asked is not None
         self._asked = None
-        frame = self._pool.take(connection.receive_size())
+        frame = self._pool.take(connection.receive_size(FETCH_FRAME_BYTES_MAX))
         connection.receive_into(frame)
         position = connection.check_answer(FETCH, self._version, asked[0], frame)
         try:

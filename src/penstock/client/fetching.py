@@ -20,7 +20,7 @@ from penstock.client.errors import (
     ClientError,
     LogEndsEarly,
     OffsetOutOfRange,
-    UnknownTopic,
+    broker_error,
     error_code,
 )
 from penstock.client.fetch_codec import PartitionData, Whole, whole_batches
@@ -37,11 +37,6 @@ _EMPTY_PAUSE_S: Final = 0.1
 _JOIN_TIMEOUT_S: Final = 2.0  # a thread that is just connecting ends when that has ended
 # So many answers without a record, from a broker whose log goes on: the records were compacted away.
 _EMPTY_ANSWERS_MAX: Final = 4
-_ELSEWHERE: Final = {
-    ErrorCode.unknown_topic_or_partition,
-    ErrorCode.unknown_topic_id,
-    ErrorCode.inconsistent_topic_id,
-}
 
 
 class Fetched(NamedTuple):
@@ -267,12 +262,7 @@ class _Source:
         if code is ErrorCode.offset_out_of_range:
             self._check_range()
             raise BrokerError(ErrorCode.offset_not_available, what)  # it is there: ask again
-        if code in _ELSEWHERE:
-            raise UnknownTopic(
-                f"{what}: it has no such topic or partition; the topic was deleted, or never there",
-                code,
-            )
-        raise BrokerError(code, what)
+        raise broker_error(code, what)
 
     def _check_range(self) -> None:
         earliest = self._cluster.offsets({self.partition: EARLIEST})[self.partition] or 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
 from penstock.client.connection import Address
-from penstock.client.errors import BrokerError, ClientError
+from penstock.client.errors import BrokerError, ClientError, broker_error
 from penstock.client.network import Network, has_no_such_name
 from penstock.client.wire import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, Messages
 from penstock.errors import ErrorCode
@@ -55,7 +55,7 @@ class GroupOffsets:
                     if part.error_code is not ErrorCode.none:
                         where = TopicPartition(topic.name, part.partition_index)
                         what = f"broker {address} did not store the offset of {where} for group {group!r}"
-                        raise BrokerError(part.error_code, what)
+                        raise broker_error(part.error_code, what)
 
         if offsets:
             self._at_coordinator(group, f"committing offsets of group {group!r}", ask)
@@ -79,7 +79,7 @@ class GroupOffsets:
             for topic in answer.topics:
                 for part in topic.partitions:
                     if part.error_code is not ErrorCode.none:
-                        raise BrokerError(part.error_code, what)
+                        raise broker_error(part.error_code, what)
                     if part.committed_offset >= 0:
                         found[TopicPartition(topic.name, part.partition_index)] = (
                             part.committed_offset
