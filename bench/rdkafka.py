@@ -31,6 +31,7 @@ from bench.processes import cpu_seconds
 
 _FLUSH_TIMEOUT_MS = 300_000
 _SILENCE_S = 10.0
+_QUEUED_MESSAGES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,17 +91,14 @@ def consume(arguments: argparse.Namespace) -> Load:
     librdkafka hands a partition's messages over in the order of their offsets, without gaps;
     so the positions at the end say exactly how many messages came.
     """
-    client = Client(
-        CONSUMER,
-        arguments.topic,
-        {
-            "bootstrap.servers": arguments.bootstrap,
-            "queued.min.messages": "1000000",
-            # By default a full queue stops the fetching for a whole second.
-            "fetch.queue.backoff.ms": "1",
-        },
-        EVENT_ERROR,
-    )
+    settings = {
+        "bootstrap.servers": arguments.bootstrap,
+        # librdkafka counts this for each partition; here it is the same amount in all.
+        "queued.min.messages": str(_QUEUED_MESSAGES // arguments.partitions),
+        # By default a full queue stops the fetching for a whole second.
+        "fetch.queue.backoff.ms": "1",
+    }
+    client = Client(CONSUMER, arguments.topic, settings, EVENT_ERROR)
     queue = lib.rd_kafka_queue_new(client.handle)
     # Called for each message, in C; it writes the timestamp's type to `scratch` and no more.
     callback = ctypes.cast(lib.rd_kafka_message_timestamp, c_void_p)
