@@ -30,7 +30,12 @@ _REQUIRE_LEADER: Final = ("hasleader", "true")
 
 # etcd's words for: this was not even proposed to the cluster.
 _NOT_TAKEN_UP: Final = frozenset(
-    {"etcdserver: no leader", "etcdserver: too many requests", "raft proposal dropped"}
+    {
+        "etcdserver: no leader",
+        "etcdserver: rpc not supported for learner",
+        "etcdserver: too many requests",
+        "raft proposal dropped",
+    }
 )
 _TOKEN_ERRORS: Final = frozenset(
     {

@@ -54,8 +54,8 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + timeout_s
         while (state := channel.get_state(try_to_connect=True)) is not _READY:
-            if state is _FAILED:
-                raise Unreachable(await self._why())
+            if state is _FAILED and (reason := await self._why()) is not None:
+                raise Unreachable(reason)
             if loop.time() >= give_up_at:
                 raise Unreachable(f"no connection within {timeout_s:.1f} s")
             await asyncio.sleep(pause_s)
@@ -116,15 +116,16 @@ class Endpoint:
         stream: Stream = make(timeout=timeout_s, metadata=metadata)
         return stream
 
-    async def _why(self) -> str:
-        """The reason for the last failure to connect: only a request that fails tells it."""
+    async def _why(self) -> str | None:
+        """Why there is no connection, which only a request that fails tells. None: there is one now."""
         try:
             await self.call(RANGE, RANGE.request(key=b"\0"), (), _WHY_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            details = error.details() or error.code().name
-            reason = details.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
-            return reason.rpartition(f"{self.address}: ")[2]
-        return "the connection was just made"  # and will be found in the next round
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                details = error.details() or error.code().name
+                reason = details.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
+                return reason.rpartition(f"{self.address}: ")[2]
+        return None
 
     def _open_channel(self) -> grpc.aio.Channel:
         options = (

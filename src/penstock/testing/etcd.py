@@ -35,8 +35,16 @@ __all__ = ["EtcdCluster", "EtcdMember", "TlsFiles", "etcd", "find_etcd"]
 
 _START_TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 0.01
-# Runs etcd, tells its process id, and kills it when our end of stdin closes: with us, however we end.
-_GUARD: Final = '"$@" & echo $!; read -r _; kill -9 $! 2>/dev/null; wait $! 2>/dev/null'
+# Runs etcd, tells its process id, and ends when etcd ends. When our end of stdin closes, because we closed
+# it or died by whatever signal, etcd is killed.
+_GUARD: Final = """
+exec 3<&0
+"$@" 3<&- & etcd=$!
+echo $etcd
+{ read -r _ <&3; kill -9 $etcd; } 2>/dev/null & reader=$!
+wait $etcd
+kill -9 $reader 2>/dev/null
+"""
 # Ten times as fast as the defaults, so that elections and lease checks do not hold up a test. On a
 # machine that is too busy for it, a cluster would lose its leader: three members get more time.
 _TICKS_ALONE: Final = {"heartbeat-interval": "20", "election-timeout": "200"}
@@ -83,7 +91,13 @@ class EtcdMember:
 
     @property
     def running(self) -> bool:
+        """Whether it was started, and not killed by us."""
         return self._guard is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was started and ended by itself."""
+        return self._guard is not None and self._guard.poll() is not None
 
     @property
     def pid(self) -> int:
@@ -111,9 +125,10 @@ class EtcdMember:
         guard, self._guard = self._guard, None
         if guard is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        guard.communicate()  # closes its stdin
+        if guard.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        guard.communicate()  # closes its stdin, and waits
 
     def wipe(self) -> None:
         """Forget all data of a member that is not running."""
@@ -162,7 +177,7 @@ class EtcdCluster:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         for member in self.members:
             while member.running and not self._is_healthy(member):
-                if time.monotonic() > deadline_s:
+                if member.ended or time.monotonic() > deadline_s:
                     text = member.log_path.read_text(encoding="utf-8", errors="replace")
                     raise PenstockError(f"etcd did not start: {text[-2000:]}")
                 time.sleep(_POLL_S)
