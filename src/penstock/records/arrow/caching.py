@@ -15,20 +15,22 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
+import numba
 from numba.core import config as numba_config
 
 config: Any = numba_config  # its settings are made at run time
 
 
-@contextlib.contextmanager
-def cache_directory() -> Iterator[str | None]:
-    """Let Numba keep what is compiled inside this context: where, or None if nowhere can be written."""
+def compiled(function: Any, **options: Any) -> Any:
+    """The function compiled by Numba at its first call, or loaded from where it is kept."""
+    if _DIRECTORY is None:
+        return numba.njit(function, **options)
     before = config.CACHE_DIR
-    directory = _DIRECTORY
+    config.CACHE_DIR = _DIRECTORY
     try:
-        if directory is not None:
-            config.CACHE_DIR = directory
-        yield directory
+        return numba.njit(function, cache=True, **options)
+    except RuntimeError:  # there is no source file: the package is in an archive, say
+        return numba.njit(function, **options)
     finally:
         config.CACHE_DIR = before
 
@@ -48,30 +50,26 @@ def _candidates() -> Iterator[str]:
     yield os.path.join(os.path.dirname(__file__), "__pycache__")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     yield os.path.join(home, "penstock")
-    # Others may write here too, and what lies in a cache is executed: hence `_is_private`.
-    yield os.path.join(tempfile.gettempdir(), f"penstock-{os.getuid()}")
+    shared = os.path.join(tempfile.gettempdir(), f"penstock-{os.getuid()}")
+    # What lies in a cache is executed, and anybody can make a directory of that name first.
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(shared, mode=0o700)
+    status = os.lstat(shared)
+    if status.st_uid == os.getuid() and not status.st_mode & 0o022:
+        yield shared
 
 
-def _is_private(directory: str) -> bool:
-    status = os.lstat(directory)
-    return status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o022
-
-
-def _usable() -> str | None:
-    """The first directory that can be written and that nobody else can have written."""
+def _first_usable() -> str | None:
+    """The first directory that can be written."""
     name = f"kernels-{_fingerprint()}"
-    for base in _candidates():
-        try:
-            os.makedirs(base, mode=0o700, exist_ok=True)
-            directory = os.path.join(base, name)
-            os.makedirs(directory, mode=0o700, exist_ok=True)
-            with tempfile.TemporaryFile(dir=directory):
-                pass
-            if _is_private(base) and _is_private(directory):
-                return directory
-        except OSError:
-            continue
+    with contextlib.suppress(OSError):
+        for base in _candidates():
+            with contextlib.suppress(OSError):
+                directory = os.path.join(base, name)
+                os.makedirs(directory, mode=0o700, exist_ok=True)
+                with tempfile.TemporaryFile(dir=directory):
+                    return directory
     return None
 
 
-_DIRECTORY = _usable()
+_DIRECTORY = _first_usable()

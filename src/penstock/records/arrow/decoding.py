@@ -31,7 +31,15 @@ from penstock.records.batch import (
 from penstock.records.compression import DECOMPRESSED_BYTES_MAX, decompress_view
 from penstock.records.decode import BadRecordError
 
-__all__ = ["COLUMNS", "TYPES", "AbortedTransaction", "CorruptBatchError", "Decoded", "decode"]
+__all__ = [
+    "COLUMNS",
+    "TYPES",
+    "AbortedTransaction",
+    "CorruptBatchError",
+    "Decoded",
+    "TooLargeError",
+    "decode",
+]
 
 TYPES: Final[dict[str, Any]] = {
     "key": pa.binary(),

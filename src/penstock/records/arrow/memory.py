@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from penstock.records.arrow.caching import cache_directory
+from penstock.records.arrow.caching import compiled
 from penstock.records.batch import Buffer
 
 BAD: Final = 2**62  # behind every limit, so that whatever is read from there is bad too
@@ -27,10 +26,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def kernel(function: Function) -> Function:
     """Compile at the first call, to run without the GIL, and keep the result on disk if possible."""
-    with cache_directory() as directory:
-        compiler: Any = numba.njit(cache=directory is not None, nogil=True)
-        compiled: Function = compiler(function)
-    return compiled
+    result: Function = compiled(function, nogil=True)
+    return result
 
 
 def _instruction(generator: Callable[..., Any]) -> Callable[..., Any]:
