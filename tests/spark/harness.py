@@ -26,6 +26,7 @@ def session_builder(name: str, cores: int = 2) -> Any:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.log.level", "ERROR")
+        .config("spark.ui.showConsoleProgress", "false")
     )
 
 

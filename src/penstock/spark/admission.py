@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 
@@ -15,7 +16,8 @@ from penstock.spark.options import Options
 class Admission:
     """How much a batch takes: maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._max: int | None = options["maxOffsetsPerTrigger"]
         self._min: int | None = options["minOffsetsPerTrigger"]
         self._delay_ms: int = options["maxTriggerDelay"]
@@ -45,7 +47,7 @@ class Admission:
         return {one: starts[one] + _share(one, sizes, limit.max_rows) for one in ends}
 
     def _should_wait(self, available: int) -> bool:
-        now = time.monotonic()
+        now = self._clock()
         last = self._last_batch_at
         assert self._min is not None
         if available < self._min and last is not None and (now - last) * 1000 < self._delay_ms:

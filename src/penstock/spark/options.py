@@ -352,3 +352,22 @@ def _suggestion(key: str) -> str:
     if close:
         return f"; did you mean {known[close[0]]!r}?"
     return "; docs/SPARK.md has a table of all options"
+
+
+def documentation() -> str:
+    """The tables of `docs/SPARK.md`: `python -c` and a print of it is how they got there."""
+    titles: Mapping[str, str] = {
+        "both": "Both ways", "read": "Reading", "batch": "Batch reads", "stream": "Streaming reads",
+        "write": "Writing",
+    }  # fmt: skip
+    lines = []
+    for scope, title in titles.items():
+        lines += [f"### {title}", "", "| option | default | what it does | Kafka connector |"]
+        lines.append("|---|---|---|---|")
+        for option in OPTIONS:
+            if option.scope == scope:
+                default = f"`{option.default}`" if option.default is not None else ""
+                cells = (f"`{option.name}`", default, option.help, option.connector)
+                lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.errors import ClientError
+from penstock.spark.connecting import ClusterSettings
 from penstock.spark.offsets import Offsets
 from penstock.spark.options import Options
 from penstock.spark.subscription import Subscription
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("penstock.spark")
 
 _NAME_LENGTH_MAX: Final = 120
+_PATIENCE_MS: Final = 5_000  # a batch should not wait for long because its progress is not shown
 
 
 def group_name(options: Options, subscription: Subscription, app_name: str) -> str:
@@ -38,13 +41,24 @@ def group_name(options: Options, subscription: Subscription, app_name: str) -> s
 class Progress:
     """Commits what is done. A failure costs a warning and never the query."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, where: ClusterSettings) -> None:
         self.group = group
+        self._where = replace(where, retry_timeout_ms=min(where.retry_timeout_ms, _PATIENCE_MS))
+        self._connected: Cluster | None = None
         self._committed: Offsets = {}
         self._has_failed = False
         self._is_shared = False
 
-    def commit(self, cluster: Cluster, offsets: Offsets) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connected": None}
+
+    def commit(self, offsets: Offsets) -> None:
+        """All before these offsets is done. Nothing happens if that was said before."""
+        if not offsets or offsets == self._committed:
+            return
+        if self._connected is None:
+            self._connected = self._where.connect()
+        cluster = self._connected
         try:
             self._warn_if_shared(cluster)
             cluster.commit_offsets(self.group, offsets)
@@ -55,6 +69,10 @@ class Progress:
         else:
             self._has_failed = False
             self._committed = dict(offsets)
+
+    def close(self) -> None:
+        if self._connected is not None:
+            self._connected.close()
 
     def _warn_if_shared(self, cluster: Cluster) -> None:
         """Two queries in one group show the lag of neither."""

@@ -51,7 +51,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._admission = Admission(options)
         self._progress: Progress | None = None
         if options["commitProgress"]:
-            self._progress = Progress(group_name(options, self._subscription, app_name))
+            name = group_name(options, self._subscription, app_name)
+            self._progress = Progress(name, self._where)
         self._gaps = GapReports(fail=self._settings.fail_on_data_loss)
         self._sizes = Sizes()
         self._initial: Offsets | None = (
@@ -112,11 +113,15 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next batch goes. The same as `start`, to the letter, if there is none."""
         begin = from_json(start)
         ends = self._ends() if self._target is None else self._targets()
+        # Spark runs one batch at a time, so all before the start of the next one is done. It calls
+        # `commit` later than this: not before there is more to read.
+        self._commit({one: at for one, at in begin.items() if one in ends})
         self._report_deleted(begin, ends)
+        self._report_remade(begin, ends)
         first = self._resolver.earliest(ends)
         starts = {one: self._start_of(one, begin, ends[one], first[one]) for one in ends}
         if self._gaps.fail:  # before the batch is written down, where it would fail again and again
-            self._report_lost(begin, ends, first)
+            self._report_trimmed(begin, ends, first)
         self._seen = dict(ends)
         wait = self._target is None
         end = self._admission.end_of_batch(starts, ends, limit, may_wait=wait)
@@ -161,26 +166,31 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             self._gaps.report(Gap(one, begin[one], seen, "the topic or partition was deleted"))
 
-    def _report_lost(self, begin: Offsets, ends: Offsets, first: Offsets) -> None:
+    def _report_remade(self, begin: Offsets, ends: Offsets) -> None:
+        """Logs that end before the place where we were: they are other logs by now."""
+        for one in sorted(begin.keys() & ends.keys()):
+            at = begin[one]
+            if at <= ends[one]:
+                continue
+            seen = self._seen.get(one)
+            if seen is not None and seen <= at:
+                log.info("%s was made anew; all that was seen of it has been read", one)
+                continue
+            reason = f"the log ends at {ends[one]}: it was deleted and made anew, or cut back"
+            self._gaps.report(Gap(one, at, seen, reason))
+
+    def _report_trimmed(self, begin: Offsets, ends: Offsets, first: Offsets) -> None:
+        """Logs that begin behind the place where we were."""
         known_topics = {one.topic for one in begin}
         for one in sorted(ends):
             at = begin.get(one)
+            lost_to = min(first[one], ends[one])
             if at is None:
                 # A new topic owes us nothing; a new partition of one that we read does.
                 if one.topic in known_topics and first[one] > 0:
                     reason = f"it is a new partition, and its log begins at {first[one]} already"
                     self._gaps.report(Gap(one, 0, first[one], reason))
-            elif at > ends[one]:
-                seen = self._seen.get(one)
-                if seen is None or seen > at:
-                    reason = (
-                        f"the log ends at {ends[one]}: it was deleted and made anew, or cut back"
-                    )
-                    self._gaps.report(Gap(one, at, seen, reason))
-                else:
-                    log.info("%s was made anew; all that was seen of it has been read", one)
-            elif at < min(first[one], ends[one]):
-                lost_to = min(first[one], ends[one])
+            elif at < lost_to:
                 reason = f"the log begins at {first[one]} (retention, or records deleted)"
                 self._gaps.report(Gap(one, at, lost_to, reason))
 
@@ -199,7 +209,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 Gap(one, begin.get(one, 0), ends[one], "the topic or partition was deleted")
             )
         first, last = self._resolver.earliest(known), self._resolver.latest(known)
-        self._report_lost(begin, {one: ends[one] for one in known}, first)
+        planned = {one: ends[one] for one in known}
+        self._report_remade(begin, planned)
+        self._report_trimmed(begin, planned, first)
         ranges = []
         for one in known:
             at = self._start_of(one, begin, ends[one], first[one])
@@ -219,9 +231,14 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What is done
 
     def commit(self, end: dict[str, Any]) -> None:
+        self._commit(from_json(end))
+
+    def _commit(self, offsets: Offsets) -> None:
         if self._progress is not None:
-            self._progress.commit(self._cluster, from_json(end))
+            self._progress.commit(offsets)
 
     def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
         if self._connected is not None:
             self._connected.close()

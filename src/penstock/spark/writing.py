@@ -24,6 +24,7 @@ from penstock.spark.connecting import ClusterSettings
 from penstock.spark.errors import MissingTopicError, OptionError
 from penstock.spark.options import Options
 from penstock.spark.schema import check_write_schema
+from penstock.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,6 +85,7 @@ class Written(WriterCommitMessage):
 def _write(settings: WriteSettings, batches: Iterator[pa.RecordBatch]) -> Written:
     from penstock.spark.task_writing import write_batches
 
+    settle()
     records, last_offsets = write_batches(settings, batches)
     return Written(records, last_offsets)
 
