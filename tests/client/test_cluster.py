@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from penstock.client.cluster import EARLIEST, LATEST, Cluster
-from penstock.client.connection import Address, parse_bootstrap
+from penstock.client.connection import Address, Connection, parse_bootstrap
 from penstock.client.errors import (
     BadAnswer,
     BrokerError,
@@ -219,9 +219,18 @@ def test_a_forked_process_has_connections_of_its_own(
     def works() -> bool:
         return all(cluster.partitions([topic]) == {topic: 1} for _ in range(20))
 
+    def connections() -> list[Connection | None]:
+        return [shared.connection for shared in cluster.network._shared.values()]
+
+    def works_over_others(before: list[Connection | None]) -> bool:
+        return works() and not any(connection in before for connection in connections())
+
     assert works()
-    assert in_a_fork(works)
+    before = connections()
+    assert any(before)
+    assert in_a_fork(lambda: works_over_others(before))
     assert works()
+    assert connections() == before  # the child has not hung up for us
 
 
 def in_a_fork(work: Callable[[], bool]) -> bool:
