@@ -110,6 +110,13 @@ def shared_etcd() -> Iterator[SharedEtcd]:
         yield SharedEtcd(cluster)
 
 
+@pytest.fixture(scope="session")
+def trio() -> Iterator[EtcdCluster]:
+    """An etcd of three members for all tests of a worker. Whoever hurts it heals it."""
+    with etcd(members=3) as cluster:
+        yield cluster
+
+
 class EtcdBackend:
     store: EtcdMetadataStore
 

@@ -286,9 +286,14 @@ class TestWatching:
     ) -> None:
         revisions = [await store.put("k", str(n).encode()) for n in range(10)]
         watch = store.watch("k", revisions[4])
-        live = [asyncio.create_task(store.put("k", str(n).encode())) for n in range(10, 20)]
+
+        async def write_live() -> None:
+            for n in range(10, 20):
+                await store.put("k", str(n).encode())
+
+        live = asyncio.create_task(write_live())
         events = await read(watch, 15)
-        await asyncio.gather(*live)
+        await live
         assert [event.value for event in events] == [str(n).encode() for n in range(5 - 1, 19)]
         tail = store.watch("k", events[-1].mod_revision + 1)
         assert [event.value for event in await read(tail, 1)] == [b"19"]
@@ -454,12 +459,12 @@ class TestLeases:
         self, backend: Backend, read: Reader
     ) -> None:
         store = backend.store
-        lease = await store.lease(2)
+        lease = await store.lease(1)
         await store.put("brokers/1", b"", lease=lease)
         await store.put("controller", b"", lease=lease)
         last = await store.put("topics/a", b"")
         watch = store.watch("", last + 1)
-        await backend.pass_time(2.5)
+        await backend.pass_time(1.2)
         events = await read(watch, 2)
         assert {event.key for event in events} == {"brokers/1", "controller"}
         assert all(event.deleted and event.mod_revision == last + 1 for event in events)
@@ -478,11 +483,11 @@ class TestLeases:
 
     async def test_each_lease_ends_by_its_own_time(self, backend: Backend, read: Reader) -> None:
         store = backend.store
-        short, long = await store.lease(2), await store.lease(60)
+        short, long = await store.lease(1), await store.lease(60)
         assert short.id != long.id
         await store.put("long", b"", lease=long)
         at = await store.put("short", b"", lease=short)
-        await backend.pass_time(2.5)
+        await backend.pass_time(1.2)
         await read(store.watch("short", at + 1), 1)
         assert await keys(store) == ["long"]
 
@@ -490,7 +495,7 @@ class TestLeases:
         store = backend.store
         lease = await store.lease(1)
         at = await store.put("brokers/1", b"", lease=lease)
-        await backend.pass_time(1.5)
+        await backend.pass_time(1.2)
         await read(store.watch("brokers/1", at + 1), 1)
         with pytest.raises(LeaseLost):
             await lease.keep_alive()

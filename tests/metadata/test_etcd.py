@@ -167,7 +167,7 @@ class TestLeases:
         async with proxy(config.endpoints[0]) as line:
             store = await EtcdMetadataStore.open(replace(config, endpoints=(line.address,)))
             async with store:
-                lease = await store.lease(2)
+                lease = await store.lease(1)
                 believed = lease.expires_at
                 line.silent = True
                 with pytest.raises(StoreUnavailable, match=line.address):

@@ -321,5 +321,5 @@ def test_etcd_against_model(shared_etcd: SharedEtcd) -> None:
     shared_etcd.fresh_config()
     EtcdMachine.cluster = shared_etcd.cluster
     run_state_machine_as_test(
-        EtcdMachine, settings=settings(SETTINGS, max_examples=25, derandomize=True)
+        EtcdMachine, settings=settings(SETTINGS, max_examples=15, derandomize=True)
     )

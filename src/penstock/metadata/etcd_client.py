@@ -78,7 +78,8 @@ class EtcdClient:
         # Clients begin at different members, so that these share the work.
         self._current = random.randrange(len(self._endpoints))
         self._token: str | None = None  # "": this etcd asks for none
-        self._login: asyncio.Task[None] | None = None  # while one is under way
+        # While a login is under way. One that hangs must not hold up the next endpoint's.
+        self._login: tuple[Endpoint, asyncio.Task[None]] | None = None
 
     async def call(self, method: Method, request: Message, *, once: bool = False) -> Message:
         """The answer to one request. Raises `StoreUnavailable`.
@@ -111,7 +112,7 @@ class EtcdClient:
         while (left_s := give_up_at - loop.time()) > 0:
             endpoint = self.current
             try:
-                metadata = await self.prepare(endpoint, left_s)
+                metadata = await self.prepare(endpoint, min(left_s, attempt_timeout_s))
                 left_s = max(0.001, give_up_at - loop.time())
                 return await perform(endpoint, metadata, min(left_s, attempt_timeout_s))
             except Unreachable as error:
@@ -160,30 +161,31 @@ class EtcdClient:
 
     async def close(self) -> None:
         if self._login is not None:
-            self._login.cancel()
+            self._login[1].cancel()
         for endpoint in self._endpoints:
             await endpoint.close()
 
     async def _log_in_together(self, endpoint: Endpoint, timeout_s: float) -> None:
         """Wait for the login that is under way, or begin one: a thousand waiting requests need one."""
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._login = None
-            if not task.cancelled():
-                task.exception()  # those who waited have seen it
-
-        if self._login is None:
-            self._login = asyncio.get_running_loop().create_task(self._log_in(endpoint))
-            self._login.add_done_callback(ended)
+        if self._login is None or self._login[0] is not endpoint:
+            task = asyncio.get_running_loop().create_task(self._log_in(endpoint))
+            self._login = endpoint, task
+            task.add_done_callback(self._login_ended)
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.shield(self._login)
+                await asyncio.shield(self._login[1])
         except TimeoutError:
             raise Unreachable("cannot log in: no answer") from None
 
+    def _login_ended(self, task: asyncio.Task[None]) -> None:
+        if self._login is not None and self._login[1] is task:
+            self._login = None
+        if not task.cancelled():
+            task.exception()  # those who waited have seen it
+
     async def _log_in(self, endpoint: Endpoint) -> None:
         request = AUTHENTICATE.request(name=self.config.user, password=self.config.password)
-        timeout_s = self.config.request_timeout_s
+        timeout_s = self.config.connect_timeout_s
         try:
             answer = await endpoint.call(AUTHENTICATE, request, (_REQUIRE_LEADER,), timeout_s)
             self._token = str(answer.token)

@@ -138,6 +138,7 @@ class Endpoint:
             ("grpc.max_reconnect_backoff_ms", 1_000),
             ("grpc.keepalive_time_ms", _PING_AFTER_MS),
             ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
+            ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),  # the one that counts
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_send_message_length", -1),

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 # and the history from there on until it is compacted.
 UNREAD_EVENTS_MAX: Final = 10_000
 _RESUME_PAUSE_FIRST_S: Final = 0.02
-_RESUME_PAUSE_MAX_S: Final = 1.0
+_RESUME_PAUSE_MAX_S: Final = 0.5
 _DENIALS_MAX: Final = 2  # the first may come of an old token
 
 

