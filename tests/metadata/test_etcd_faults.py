@@ -287,14 +287,26 @@ class TestUnreachable:
         self, direct: EtcdMetadataStore, hurt: EtcdMetadataStore, line: Proxy
     ) -> None:
         await line.stop()
-        commit = asyncio.create_task(hurt.put("k", b""))
-        await asyncio.sleep(0.2)
-        await line.start()
-        await commit  # it could wait for the connection, since nothing had been sent
-        await line.stop()
+        with pytest.raises(StoreUnavailable):
+            await hurt.get("k")  # now the loss is known
         with pytest.raises(StoreUnavailable, match="no etcd endpoint answered"):
-            await hurt.put("k2", b"")
-        assert await direct.get("k2") is None
+            await hurt.put("k", b"")
+        assert await direct.get("k") is None
+
+    async def test_a_commit_waits_for_a_connection_since_nothing_was_sent_yet(
+        self, direct: EtcdMetadataStore, line: Proxy
+    ) -> None:
+        await line.stop()
+        config = replace(direct._client.config, endpoints=(line.address,))
+        async with EtcdMetadataStore(config) as store:
+            commit = asyncio.create_task(store.put("k", b""))
+            await asyncio.sleep(0.2)
+            assert not commit.done()
+            await line.start()
+            at = await commit
+        entry = await direct.get("k")
+        assert entry is not None
+        assert entry.mod_revision == at
 
     async def test_a_member_that_hangs_costs_no_more_than_the_timeout(
         self, shared_etcd: SharedEtcd

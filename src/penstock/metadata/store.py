@@ -15,7 +15,8 @@ Every implementation keeps these promises (`tests/metadata/test_contract.py` run
 - A transaction is applied as a whole or not at all, and is durable before `commit` returns.
 - No read, watch, or result of a compare shows a write that is not durable.
 - Reads are linearizable: a `get` that starts after a `commit` returned sees it.
-- A caller that is cancelled inside `commit` does not know the outcome, as with any error.
+- A caller that is cancelled inside `commit` does not know the outcome, as with any error. Such a commit
+  may be applied even after the next read, so a compare, and not that read, guards what is done then.
 - Commits that are under way at the same time are decided in any order: who needs one after the other
   awaits the first. (The embedded stores keep the order of the calls; etcd does not.)
 
