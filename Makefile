@@ -6,11 +6,11 @@ WORKERS ?= 3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format bench fuzz crash clean
+.PHONY: help setup demo serve test lint format bench bench-spark fuzz crash clean
 
 help: ## Show this list
 	@echo "Penstock: make <target> [ARGS='…']"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1m%-8s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.ready ## Create .venv with everything needed to run, test and develop
 
@@ -38,6 +38,9 @@ format: setup ## Format the code and mend what the linter can
 
 bench: setup ## Measure Penstock and Apache Kafka side by side (long)
 	$(PY) -m bench $(ARGS)
+
+bench-spark: setup ## Measure Spark over Penstock and over Apache Kafka (long)
+	$(PY) -m bench.spark $(ARGS)
 
 fuzz: setup ## Send a million random and mutated frames to a broker (long)
 	$(PY) -m tests.fuzz $(ARGS)

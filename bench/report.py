@@ -11,8 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import plot
+from bench.figures import number
 from bench.measures import MEASUREMENTS
 from bench.metrics import KAFKA, LIMIT, METRICS, PENSTOCK, Metric
+from bench.spark.report import SparkResults
+from bench.spark.report import section as spark_section
 
 _INTRODUCTION = """\
 Written by `make bench` on {results.date} ({results.minutes:.0f} minutes, {results.rounds} rounds,
@@ -31,6 +34,8 @@ going to fill is touched once: on a virtual machine, memory that the host has to
 costs more than the broker. Every load has a fresh topic, which is deleted after it. After every
 load the number of records that the broker holds, and the number that a consumer got, are compared
 with what was sent; a difference stops the run."""
+
+RAW, RAW_SPARK = "results.json", "spark.json"
 
 Samples = Mapping[str, Mapping[str, list[float]]]
 
@@ -89,23 +94,32 @@ def rows_of(results: Results) -> list[Row]:
 
 
 def write(results: Results, directory: Path) -> Path:
-    """Write the page, the raw results and the plot; the path of the page."""
+    """Write the raw results, the plot and the page; the path of the page."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "results.json").write_text(json.dumps(asdict(results), indent=1) + "\n")
-    rows = rows_of(results)
-    drawn = plot.draw(rows, directory / "results.svg")
+    (directory / RAW).write_text(json.dumps(asdict(results), indent=1) + "\n")
+    return _write_page(directory)
+
+
+def write_spark(results: SparkResults, directory: Path) -> Path:
+    """Write the raw results of Spark's part and the page; the path of the page."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / RAW_SPARK).write_text(json.dumps(asdict(results), indent=1) + "\n")
+    return _write_page(directory)
+
+
+def _write_page(directory: Path) -> Path:
+    """The page of all raw results that are there."""
+    parts = []
+    if (raw := directory / RAW).exists():
+        results = Results.load(raw)
+        rows = rows_of(results)
+        drawn = plot.draw(rows, directory / "results.svg")
+        parts.append(_page(results, rows, with_plot=drawn))
+    if (raw := directory / RAW_SPARK).exists():
+        parts.append(spark_section(SparkResults(**json.loads(raw.read_text()))) + "\n")
     page = directory / "RESULTS.md"
-    page.write_text(_page(results, rows, with_plot=drawn))
+    page.write_text("\n".join(parts))
     return page
-
-
-def number(value: float | None) -> str:
-    """Three significant figures, thousands separated: 3,310,000 · 41.2 · 0.0123."""
-    if value is None:
-        return "–"
-    if abs(value) >= 1000:
-        return f"{float(f'{value:.3g}'):,.0f}"
-    return f"{value:.3g}"
 
 
 def print_summary(console: Console, rows: list[Row]) -> None:

@@ -1,0 +1,93 @@
+"""The Spark part of the page `RESULTS.md`, and its raw results `spark.json`."""
+
+import inspect
+import statistics
+from dataclasses import dataclass
+
+from bench.figures import number
+from bench.spark.cases import CONNECTOR, CONNECTOR_KAFKA, OURS, Runner
+
+# case: (title, bar against the faster of the connector's two rates)
+CASES = {
+    "scan": ("batch scan, all columns counted", 3.0),
+    "parquet": ("topic to Parquet", 1.6),
+    "stream": ("streaming, sustained", 2.0),
+    "sink": ("sink", 1.5),
+}
+SIZES = {"100B": "100 B", "1KiB": "1 KiB"}
+
+_INTRODUCTION = """\
+Written by `make bench-spark` on {date} ({minutes:.0f} minutes, {rounds} rounds, medians): our data
+source against Spark's own connector `spark-sql-kafka-0-10`, which reads from Penstock and from
+Apache Kafka. One session, `local[2]`, on the machine that also runs the broker; every way takes its
+turn in every round, after one unrecorded turn over a small topic. Topics have 4 partitions. The
+bar is on the ratio to the faster of the connector's two rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkResults:
+    """One run, as kept in `spark.json`."""
+
+    date: str
+    rounds: int
+    minutes: float
+    facts: dict[str, str]
+    # case and size -> variant -> rows per second, one value for each round
+    samples: dict[str, dict[str, list[float]]]
+
+    def median(self, key: str, variant: str) -> float | None:
+        values = self.samples.get(key, {}).get(variant)
+        return statistics.median(values) if values else None
+
+
+def section(results: SparkResults) -> str:
+    """The part of the page, from its heading on."""
+    return "\n\n".join(
+        [
+            "# Spark over Penstock and over Kafka",
+            _INTRODUCTION.format(date=results.date, minutes=results.minutes, rounds=results.rounds),
+            "\n".join(f"- {key}: {value}" for key, value in results.facts.items()),
+            _table(results),
+            "\n".join(
+                f"- **{case}**: {' '.join((inspect.getdoc(getattr(Runner, case)) or '').split())}"
+                for case in CASES
+            ),
+            _spread(results),
+        ]
+    )
+
+
+def rows(results: SparkResults) -> list[tuple[str, ...]]:
+    """One row for each case and size: title, three rates, ratio, bar, met."""
+    found = []
+    for case, (title, bar) in CASES.items():
+        for size, words in SIZES.items():
+            rates = [
+                results.median(f"{case}_{size}", variant)
+                for variant in (OURS, CONNECTOR, CONNECTOR_KAFKA)
+            ]
+            ours, *theirs = rates
+            known = [rate for rate in theirs if rate]
+            ratio = ours / max(known) if ours and known else None
+            met = "" if ratio is None else "yes" if ratio >= bar else "**no**"
+            shown = f"{ratio:.2f}×" if ratio else "–"
+            if any(rates):
+                found.append((f"{title}, {words}", *map(number, rates), shown, f"≥ {bar:g}×", met))
+    return found
+
+
+def _table(results: SparkResults) -> str:
+    columns = ("Penstock's source", "connector, from Penstock", "connector, from Kafka")
+    lines = [f"| rows/s | {' | '.join(columns)} | ratio | bar | met |"]
+    lines.append("|---|--:|--:|--:|--:|--:|---|")
+    lines += [f"| {' | '.join(row)} |" for row in rows(results)]
+    return "\n".join(lines)
+
+
+def _spread(results: SparkResults) -> str:
+    lines = ["| value | source | median | min | max | rounds |", "|---|---|--:|--:|--:|--:|"]
+    for key, variants in results.samples.items():
+        for variant, values in variants.items():
+            figures = map(number, (statistics.median(values), min(values), max(values)))
+            lines.append(f"| {key} | {variant} | {' | '.join(figures)} | {len(values)} |")
+    return "\n".join(lines)
