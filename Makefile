@@ -18,7 +18,7 @@ setup: .venv/.ready ## Create .venv with everything needed to run, test and deve
 	@$(PYTHON) scripts/setup_venv.py .venv
 	@touch $@
 
-demo: setup ## Start a broker, stream events through it and watch (20 seconds)
+demo: setup ## Stream orders through a broker and Spark into a table, and watch (a minute)
 	@$(PY) -m penstock demo $(ARGS)
 
 serve: setup ## Run a broker on 127.0.0.1:9092 with its data in ./data
