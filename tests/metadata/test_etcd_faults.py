@@ -163,13 +163,17 @@ class TestCutConnections:
         assert any(f"k/{n}" in told for n in unknown), "no answer was lost"
 
     async def test_a_commit_whose_answer_is_lost_says_that_its_outcome_is_unknown(
-        self, direct: EtcdMetadataStore, hurt: EtcdMetadataStore, line: Proxy
+        self, direct: EtcdMetadataStore, hurt: EtcdMetadataStore, line: Proxy, read: Reader
     ) -> None:
         before = await direct.put("k", b"before")
-        line.swallow_answers = True
+        line.answer_delay_s = 60
+        commit = asyncio.create_task(hurt.put("k", b"after", expected_revision=before))
+        async with aclosing(direct.watch("k", before + 1)) as watch:
+            await read(watch, 1)  # it is applied, but the answer is still on its way
+        line.cut()
         with pytest.raises(StoreUnavailable, match="not known"):
-            await hurt.put("k", b"after", expected_revision=before)
-        line.swallow_answers = False
+            await commit
+        line.answer_delay_s = 0
         entry = await hurt.get("k")
         assert entry is not None
         assert (entry.value, entry.mod_revision) == (b"after", before + 1)
