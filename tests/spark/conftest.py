@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,17 +12,30 @@ from pyspark.sql import SparkSession
 from penstock.spark import register
 from penstock.spark.java import JavaNotFoundError, ensure_java
 from penstock.testing import ThreadBroker
+from tests.spark import connector
 from tests.spark.harness import Topic, session_builder
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def connector_jars() -> list[Path]:
+    """Spark's own Kafka connector; empty if it is not to be had."""
+    try:
+        return connector.jars()
+    except connector.ConnectorMissing:
+        return []
+
+
+@pytest.fixture(scope="session")
+def spark(connector_jars: list[Path]) -> Iterator[SparkSession]:
     """A session on two cores. A JVM is heavy: there is one, and every test that needs it is in one group."""
     try:
         ensure_java()
     except JavaNotFoundError as reason:
         pytest.skip(str(reason))
-    session = session_builder("penstock-tests").getOrCreate()
+    builder = session_builder("penstock-tests")
+    if connector_jars:
+        builder = builder.config("spark.jars", ",".join(map(str, connector_jars)))
+    session = builder.getOrCreate()
     register(session)
     yield session
     session.stop()

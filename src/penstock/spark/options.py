@@ -252,6 +252,7 @@ HARMLESS: Final[Mapping[str, str]] = {
     "fetchOffset.retryIntervalMs": "retries wait a little longer each time",
     "kafkaConsumer.pollTimeoutMs": "a fetch is tried again for `retryTimeout`",
     "checkpointLocation": "Spark's own",
+    "queryName": "Spark's own",
     "kafka.security.protocol": "only PLAINTEXT is there; anything else is refused",
     **{
         f"kafka.{name}": "tuning of the Java client"

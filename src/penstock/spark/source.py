@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
+from collections.abc import MutableMapping
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.options import Options
 from penstock.spark.schema import read_schema
+from penstock.spark.worker import drop_idle_accumulators
 
 # Spark plans a read in this program when no filter is pushed. Which one runs is its first argument.
 _PLAIN_PLANNER: Final = "plan_data_source_read"
@@ -25,6 +27,14 @@ class PenstockDataSource(DataSource):
     """Topics of a Kafka-compatible cluster. Registered by `penstock.spark.register`."""
 
     app_name = ""  # of the Spark application; a subclass made by `register` knows it
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        drop_idle_accumulators()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        drop_idle_accumulators()
 
     @classmethod
     def name(cls) -> str:

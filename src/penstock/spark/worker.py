@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
+
+from pyspark.accumulators import _accumulatorRegistry
 
 
 @functools.cache
@@ -18,3 +21,15 @@ def settle() -> None:
     if "SPARK_REUSE_WORKER" in os.environ:  # else this process is somebody else's
         gc.collect()
         gc.freeze()
+
+
+def drop_idle_accumulators() -> None:
+    """Let Spark's planning processes send no results of a profiler that does not run.
+
+    They do so in Spark 4.3, and the command `spark-pipelines run` fails at its very end when it gets them.
+    Called by all that Spark calls in those processes; harmless wherever else it is called.
+    """
+    if "SPARK_REUSE_WORKER" not in os.environ or sys.getprofile() or sys.gettrace():
+        return
+    for number in [number for number, one in _accumulatorRegistry.items() if not one._value]:
+        del _accumulatorRegistry[number]
