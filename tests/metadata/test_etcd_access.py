@@ -19,7 +19,7 @@ import pytest
 from penstock.metadata.errors import StoreUnavailable
 from penstock.metadata.etcd import EtcdConfig, EtcdMetadataStore
 from penstock.metadata.store import Delete, Transaction
-from penstock.testing.etcd import EtcdCluster, TlsFiles, etcd
+from penstock.testing.etcd import KILL_REST_S, EtcdCluster, TlsFiles, etcd
 
 if TYPE_CHECKING:
     from tests.metadata.conftest import Reader
@@ -158,6 +158,7 @@ class TestPassword:
             if how == "by its age":
                 await asyncio.sleep(TOKEN_TTL_S + 1.2)  # etcd looks once a second
             else:
+                await asyncio.sleep(KILL_REST_S)
                 cluster.kill()
                 cluster.start()
                 while await store.get("k") is None:

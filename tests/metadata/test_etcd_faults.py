@@ -21,7 +21,7 @@ from penstock.metadata import etcd_endpoint
 from penstock.metadata.errors import Compacted, StoreUnavailable
 from penstock.metadata.etcd import EtcdConfig, EtcdMetadataStore
 from penstock.metadata.store import Delete, Event, Put, Transaction, Watch
-from penstock.testing.etcd import EtcdCluster, etcd
+from penstock.testing.etcd import KILL_REST_S, EtcdCluster, etcd
 from tests.metadata.support import Proxy, compact, proxy
 
 if TYPE_CHECKING:
@@ -357,6 +357,7 @@ class TestRestarts:
             async with aclosing(store.watch("k/", start)) as watch:
                 for seed in range(2):
                     expected = await write_seeded(store, seed, 100)
+                    await asyncio.sleep(KILL_REST_S)
                     member.kill()
                     waiting = asyncio.create_task(store.put("other", b""))
                     await asyncio.sleep(0.02)
@@ -402,6 +403,7 @@ class TestThreeMembers:
                         await lease.keep_alive()
                     assert time.monotonic() < lease.expires_at, "the lease was not kept in time"
 
+            await asyncio.sleep(KILL_REST_S)
             keeping = asyncio.create_task(keep())
             getattr(leader, fault)()
             n, done, unknown = 20, 0, set()
