@@ -11,6 +11,9 @@ import pyspark
 
 CACHE = Path(__file__).parents[2] / ".cache" / "java"
 TIMEOUT_S = 180
+SPARK_HAS = (
+    "org.apache.hadoop,org.scala-lang,org.scala-lang.modules,org.slf4j,com.google.code.findbugs"
+)
 
 _POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -51,7 +54,10 @@ def _fetch(scratch: Path) -> None:
     command = ["mvn", "--batch-mode", "--quiet", "--file", str(scratch / "pom.xml")]
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={scratch / 'jars'}"]
     done = subprocess.run(
-        [*command, "-DincludeScope=runtime"], capture_output=True, text=True, timeout=TIMEOUT_S
+        [*command, "-DincludeScope=runtime", f"-DexcludeGroupIds={SPARK_HAS}"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
     )
     if done.returncode != 0:
         lines = (done.stdout + done.stderr).strip().splitlines()

@@ -21,8 +21,8 @@ def kafka(spark: SparkSession, connector_jars: list[Path]) -> SparkSession:
     return spark
 
 
-def options(topic: Topic, **more: str) -> dict[str, str]:
-    given = {"kafka.bootstrap.servers": topic.broker.bootstrap, **more}
+def options(at: Topic, /, **more: str) -> dict[str, str]:
+    given = {"kafka.bootstrap.servers": at.broker.bootstrap, **more}
     return {name.replace("__", "."): text for name, text in given.items()}
 
 
