@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "log": {*BOTTOM, "records"},
     "metadata": {*BOTTOM},
     "groups": {*BOTTOM, "metadata"},
+    "cluster": {*BOTTOM, "records", "log", "metadata"},
     "broker": {*BOTTOM, "records", "log", "metadata", "groups"},
     "kafka": {*BOTTOM, "records", "log", "metadata", "groups", "broker"},
     "client": {*BOTTOM, "records"},
