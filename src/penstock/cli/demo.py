@@ -126,17 +126,9 @@ def _run(stage: Stage, shown: View, seconds: float) -> None:
             raise JobFailed(f"it was not done {FINISH_S_MAX:.0f} s after the last order")
         stage.watch.sample()
         streamed = None if running_s is None else min(1.0, (now_s - running_s) / seconds)
-        shown.update(now_s - began_s, streamed, _phase(stage, finishing))
+        shown.update(now_s - began_s, streamed, stage.job.phase)
         time.sleep(max(0.0, now_s + REFRESH_S - time.monotonic()))
     stage.watch.sample()
-
-
-def _phase(stage: Stage, finishing: bool) -> str:
-    if finishing:
-        return "the shop is closed, Spark reads the rest"
-    if stage.job.is_running_queries:
-        return "streaming"
-    return f"Spark: {stage.job.phase}"
 
 
 def _conclude(stage: Stage, kept: Kept) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Query:
 
     batches: int = 0
     rows: int = 0
+    clean: int = 0  # the first time that their order was seen, and in time
     duplicates: int = 0
     too_late: int = 0
     watermark: str = ""
@@ -37,6 +38,7 @@ class Query:
     def add(self, event: dict[str, Any]) -> None:
         self.batches += 1
         self.rows += event["rows"]
+        self.clean += event["clean"]
         self.duplicates += event["duplicates"]
         self.too_late += event["too_late"]
         self.watermark = event["watermark"] or self.watermark
@@ -48,10 +50,11 @@ class JobProcess:
 
     def __init__(self, *, bootstrap: str, table: str, scratch: str, log_path: str) -> None:
         self.log_path = log_path
-        self.phase = "starting Java"
+        self.phase = "Spark starts Java"
         self.queries = {PER_MINUTE: Query(), REJECTED: Query()}
         self._reason = ""
         self._done = False
+        self._is_finishing = False
         self._process: subprocess.Popen[str] | None = None
         self._arguments = (bootstrap, table, scratch)
         self._scratch = scratch
@@ -93,7 +96,8 @@ class JobProcess:
         """Ask it to read what is there, then to end. May be repeated."""
         assert self._process is not None
         assert self._process.stdin is not None
-        self.phase = "finishing"
+        self._is_finishing = True
+        self.phase = "the shop is closed, Spark reads the rest"
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write("finish\n")
             self._process.stdin.flush()
@@ -105,10 +109,9 @@ class JobProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None and pipe is not self._process.stdout:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
         self._reader.join()
 
     def _read(self) -> None:
@@ -122,12 +125,13 @@ class JobProcess:
     def _take(self, event: dict[str, Any]) -> None:
         match event["event"]:
             case "session":
-                self.phase = f"Spark {event['version']} is up, planning the query"
+                self.phase = f"Spark {event['version']} is up and plans the query"
             case "started":
-                self.phase = "first batch"
+                self.phase = "Spark reads its first batch"
             case "batch":
                 self.queries[event["query"]].add(event)
-                self.phase = "running"
+                if not self._is_finishing:
+                    self.phase = "streaming"
             case "failed":
                 self._reason = event["reason"]
             case "done":

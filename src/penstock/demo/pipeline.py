@@ -1,6 +1,7 @@
 """The Spark job of the demo: orders in; out come a table of each minute's sales and rejected orders.
 
-This is the part to read and to copy from. It knows nothing of the demo around it:
+This is the part to read and to copy from. It knows nothing of the demo around it and needs a
+session in which `penstock.spark.register` was called:
 
     orders ──▶ parse ──▶ drop duplicates ──▶ sum up by minute and country ──▶ Parquet table
                  │                                                        └─▶ topic orders-per-minute
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812 - everyone's name for it
 
 from penstock.demo.names import ORDERS, PER_MINUTE, REJECTED
-from penstock.spark import register
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,7 +31,7 @@ ORDER: Final = """
 LATEST_BY: Final = (
     "10 minutes"  # an order that comes later than this after the others is not counted
 )
-TRIGGER: Final = "1 second"
+OFFSETS_MAX: Final = 100_000  # in one batch: after a long stop, progress is seen step by step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +43,11 @@ class Places:
     checkpoints: str
 
 
-def start(spark: SparkSession, places: Places) -> list[StreamingQuery]:
-    """Start both queries; they run until they are stopped."""
-    register(spark)
-    return [start_per_minute(spark, places), start_rejected(spark, places)]
-
-
 def start_per_minute(spark: SparkSession, places: Places) -> StreamingQuery:
+    """Count each minute's orders by country, each order once; it runs until it is stopped."""
     orders = read_orders(spark, places, group=PER_MINUTE).where(rejection().isNull())
     per_minute = (
-        orders.select("order.*")
-        .withWatermark("at", LATEST_BY)
+        orders.withWatermark("at", LATEST_BY)
         .dropDuplicatesWithinWatermark(["order_id"])
         .groupBy(F.window("at", "1 minute"), "country")
         .agg(
@@ -83,7 +77,7 @@ def start_per_minute(spark: SparkSession, places: Places) -> StreamingQuery:
         .outputMode("append")  # a minute is written once, when no order can come late for it
         .foreachBatch(write)
         .option("checkpointLocation", f"{places.checkpoints}/{PER_MINUTE}")
-        .trigger(processingTime=TRIGGER)
+        .trigger(processingTime="1 second")
         .start()
     )
 
@@ -97,34 +91,37 @@ def start_rejected(spark: SparkSession, places: Places) -> StreamingQuery:
         .select("key", "value", F.array(reason).alias("headers"))
     )
     return (
-        rejected.writeStream.format("penstock")
+        rejected.writeStream.queryName(REJECTED)
+        .format("penstock")
         .option("kafka.bootstrap.servers", places.bootstrap)
         .option("topic", REJECTED)
         .option("checkpointLocation", f"{places.checkpoints}/{REJECTED}")
-        .trigger(processingTime=TRIGGER)
+        .trigger(processingTime="4 seconds")
         .start()
     )
 
 
 def read_orders(spark: SparkSession, places: Places, *, group: str) -> DataFrame:
-    """The topic as it grows; `order` is null, or some of its fields are, where the JSON is no order."""
+    """The topic as it grows, an order's fields as columns; they are null where the JSON is no order."""
+    parsed = F.from_json(F.col("value").cast("string"), ORDER)
     return (
         spark.readStream.format("penstock")
         .option("kafka.bootstrap.servers", places.bootstrap)
         .option("subscribe", ORDERS)
         .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", OFFSETS_MAX)
         .option("kafka.group.id", group)  # where `penstock group describe` shows the lag
         .load()
-        .withColumn("order", F.from_json(F.col("value").cast("string"), ORDER))
+        # Without `inline`, Spark would parse the JSON anew for each field that a filter asks for.
+        .select("key", "value", F.inline(F.array(parsed)))
     )
 
 
 def rejection() -> Column:
     """Why a record is no order; null if it is one."""
-    order = F.col("order")
     return (
-        F.when(order.isNull() | order["order_id"].isNull(), "no JSON, or no order_id in it")
-        .when(order["at"].isNull(), "no time")
-        .when(order["country"].isNull(), "no country")
-        .when(order["amount"].isNull() | (order["amount"] <= 0), "no amount above zero")
+        F.when(F.col("order_id").isNull(), "no JSON, or no order_id in it")
+        .when(F.col("at").isNull(), "no time")
+        .when(F.col("country").isNull(), "no country")
+        .when(F.col("amount").isNull() | (F.col("amount") <= 0), "no amount above zero")
     )

@@ -6,10 +6,11 @@ import datetime
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from penstock.cli.cluster import REQUEST_TIMEOUT_S
 from penstock.cli.cluster import Cluster as Clients
@@ -37,6 +38,7 @@ class Stage:
         self._closed = False
 
     def __enter__(self) -> Stage:
+        signal.signal(signal.SIGHUP, _hang_up)
         self._scratch = tempfile.mkdtemp(prefix="penstock-demo-")
         self.table = f"{self._scratch}/table"
         self.broker_data = f"{self._scratch}/broker"
@@ -109,8 +111,12 @@ class Stage:
 
     def _keep_log(self) -> None:
         """Spark's log outlives the stage when the job failed; the error names it."""
-        kept = f"{tempfile.gettempdir()}/penstock-demo-spark.log"
-        shutil.copyfile(self._log_path, kept)
+        shutil.copyfile(self._log_path, failure_log())
+
+
+def _hang_up(number: int, _frame: object) -> NoReturn:
+    """Clean up when the terminal is closed, too."""
+    sys.exit(128 + number)
 
 
 def failure_log() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 from collections.abc import Iterable
@@ -75,7 +76,7 @@ class _Lines:
         query = watch.job.queries[PER_MINUTE]
         _say(
             f"{seconds:4.0f} s  in {watch.incoming.now:,.0f}/s  out {watch.outgoing.now:,.0f}/s  "
-            f"lag {watch.lag:,}  batch {_last_ms(query.milliseconds)}  clean {watch.clean:,}  "
+            f"lag {watch.lag:,}  batch {_last_ms(query.milliseconds)}  clean {query.clean:,}  "
             f"duplicates {query.duplicates:,}  rejected {watch.records[REJECTED]:,}  "
             f"too late {query.too_late:,}"
         )
@@ -146,7 +147,7 @@ class _Live:
         counts = {
             "SENT": watch.records[ORDERS],
             "READ BY SPARK": query.rows,
-            "CLEAN": watch.clean,
+            "CLEAN": query.clean,
             "DUPLICATE": query.duplicates,
             "REJECTED": watch.records[REJECTED],
             "TOO LATE": query.too_late,
@@ -214,6 +215,10 @@ def _last_ms(times: Iterable[int]) -> str:
 
 
 def _sparkline(values: Iterable[float]) -> str:
-    shown = list(values)[-_SPARKS:]
+    """All that happened so far, in at most so many bars."""
+    everything = list(values)
+    width = min(_SPARKS, len(everything))
+    edges = [index * len(everything) // width for index in range(width + 1)] if width else [0]
+    shown = [max(everything[start:end]) for start, end in itertools.pairwise(edges)]
     top = max(shown, default=0.0) or 1.0
     return "".join(_BARS[min(7, int(value / top * 7.99))] for value in shown)

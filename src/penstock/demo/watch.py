@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.client.cluster import LATEST, Cluster
 from penstock.demo.feed import Feed
 from penstock.demo.jobprocess import JobProcess
-from penstock.demo.names import ORDERS, PARTITIONS, PER_MINUTE, REJECTED
+from penstock.demo.names import ORDERS, PARTITIONS, PER_MINUTE
 from penstock.model import TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-_HISTORY: Final = 240
+_HISTORY: Final = 4_000
 
 
 @dataclass(slots=True)
@@ -62,12 +62,6 @@ class Watch:
         self.outgoing.mark(self.job.queries[PER_MINUTE].rows)
         self._sample_offsets()
         self._read_results()
-
-    @property
-    def clean(self) -> int:
-        """Orders that the job read and counted so far: all but those it had a reason to drop."""
-        query = self.job.queries[PER_MINUTE]
-        return max(0, query.rows - query.duplicates - query.too_late - self.records[REJECTED])
 
     def _sample_offsets(self) -> None:
         places = [
