@@ -22,15 +22,22 @@ def is_order(value: bytes) -> bool:
         return False
 
 
+def minutes_of(value: bytes) -> float:
+    """When it was ordered, in minutes since the shop opened."""
+    at = datetime.datetime.fromisoformat(json.loads(value)["at"])
+    return (at - OPENED).total_seconds() / 60
+
+
 def test_the_shop_counts_what_it_makes() -> None:
-    shop = Shop(OPENED)
-    values = [shop.record(number / 1000)[1] for number in range(20_000)]
+    shop = Shop(OPENED, sends_too_late=True)
+    values = [shop.record(number / 2000)[1] for number in range(20_000)]
     orders = [value for value in values if is_order(value)]
     made = shop.made
     assert made.all == len(values)
     assert made.malformed == len(values) - len(orders)
     assert made.malformed == pytest.approx(len(values) * MALFORMED, rel=0.5)
     assert made.duplicates == len(orders) - len(set(orders)) > 0
+    assert made.too_late == sum(minutes_of(value) < -30 for value in orders) > 0
     assert made.late == pytest.approx(len(values) * LATE, rel=0.2)
 
 

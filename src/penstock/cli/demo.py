@@ -48,9 +48,11 @@ def demo(
     ] = "demo-output",
     json: Json = False,
 ) -> None:
-    """Watch the whole way of a stream: a shop's orders go into a broker, Spark reads them from there, drops
-    duplicates, puts aside what is no order, sums up each minute by country, and writes a Parquet table and a
-    topic. At the end every record is accounted for.
+    """Watch orders stream through a broker and Spark into a table.
+
+    A shop sends its orders to a broker. Spark reads them from there, drops duplicates, puts aside what is no
+    order, sums up each minute by country, and writes a Parquet table and a topic. At the end every record is
+    accounted for.
 
     Orders come late, twice and broken, as they do. A second here is a minute in the shop.
     """
@@ -114,6 +116,7 @@ def _run(stage: Stage, shown: View, seconds: float) -> None:
             break
         if running_s is None and stage.job.is_running_queries:
             running_s = now_s
+            stage.feed.shop.sends_too_late = True
         if running_s is not None and stopped_s is None and now_s >= running_s + seconds:
             stage.feed.stop()
             stopped_s = now_s
@@ -166,7 +169,7 @@ def _show(summary: dict[str, Any], kept: Kept, *, json: bool) -> None:
     facts = {k: v for k, v in summary["ledger"].items() if k not in {"accounted", "balanced"}}
     show_table(read_table(kept.table), kept)
     show_ledger(Ledger(**facts))
-    output.line(
+    output.console().print(
         f"{summary['batches']} batches, {summary['batch_ms_median']:,.0f} ms in the median; Spark was at "
         f"most {summary['lag_max']:,} orders behind, {summary['lag']:,} at the end; "
         f"{summary['seconds']:.0f} s in all."

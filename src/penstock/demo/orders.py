@@ -17,7 +17,7 @@ from typing import Final
 SHOP_SECONDS_PER_SECOND: Final = 60
 DUPLICATES: Final = 0.03
 LATE: Final = 0.05  # by up to LATE_S_MAX: still counted in their minute
-TOO_LATE: Final = 0.004  # nobody waits for these
+TOO_LATE: Final = 0.004  # by TOO_LATE_S: nobody waits for these
 MALFORMED: Final = 0.002
 LATE_S_MAX: Final = 8 * 60
 TOO_LATE_S: Final = 45 * 60
@@ -52,6 +52,7 @@ class Shop:
 
     opened: datetime.datetime
     seed: int = 7
+    sends_too_late: bool = False  # nothing is too late before somebody has read anything
     made: Made = field(default_factory=Made)
     _dice: random.Random = field(init=False)
     _sold: list[tuple[bytes, str]] = field(init=False)
@@ -76,7 +77,7 @@ class Shop:
             return self._dice.choice(self._recent)
         dice -= DUPLICATES
         behind_s = self._dice.random() * 5  # networks are never quite in order
-        if dice < TOO_LATE:
+        if dice < TOO_LATE and self.sends_too_late:
             self.made.too_late += 1
             return self._order(open_for_s, TOO_LATE_S)
         if dice < TOO_LATE + LATE:

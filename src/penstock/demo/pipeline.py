@@ -60,7 +60,7 @@ def start_per_minute(spark: SparkSession, places: Places) -> StreamingQuery:
 
     def write(batch: DataFrame, batch_id: int) -> None:
         """To the table and to the topic. Repeated after a crash, it writes the same files again."""
-        batch = batch.coalesce(1).persist()
+        batch = batch.repartition(1).sortWithinPartitions("minute", "country").persist()
         if not batch.isEmpty():
             batch.write.mode("overwrite").parquet(f"{places.table}/batch={batch_id}")
             records = batch.select(

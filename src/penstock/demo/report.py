@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.demo import pipeline_path
@@ -14,8 +14,6 @@ from penstock.demo.names import PER_MINUTE, REJECTED
 if TYPE_CHECKING:
     from penstock.demo.kept import Kept
     from penstock.demo.ledger import Ledger
-
-_ROWS: Final = 8
 
 
 def read_table(path: str) -> list[dict[str, Any]]:
@@ -32,18 +30,23 @@ def read_table(path: str) -> list[dict[str, Any]]:
 
 
 def show_table(rows: list[dict[str, Any]], kept: Kept) -> None:
-    """The newest rows, as they are in the files."""
-    shown: list[list[output.Cell]] = [
-        [
-            f"{row['minute']:%H:%M}", row["country"], row["orders"], row["items"],
-            f"{row['revenue']:>12,.2f}",
-        ]
-        for row in rows[:_ROWS]
-    ]  # fmt: skip
-    title = f"The table that Spark wrote: {kept.table}, {len(rows):,} rows"
-    output.table(["minute", "country", "orders", "items", "revenue"], shown, title=title)
-    if len(rows) > _ROWS:
-        output.line(f"… and {len(rows) - _ROWS:,} rows of earlier minutes")
+    """The rows of the newest minute that the shop was open for to its end."""
+    from rich.table import Table
+
+    minutes = sorted({row["minute"] for row in rows}, reverse=True)
+    newest = [row for row in rows if row["minute"] in minutes[1:2] or len(minutes) == 1]
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for name in ("MINUTE", "COUNTRY", "ORDERS", "ITEMS", "REVENUE"):
+        table.add_column(name, justify="left" if name in {"MINUTE", "COUNTRY"} else "right")
+    for row in newest:
+        table.add_row(
+            f"{row['minute']:%H:%M}", row["country"], f"{row['orders']:,}", f"{row['items']:,}",
+            f"{row['revenue']:,.2f}",
+        )  # fmt: skip
+    out = output.console()
+    out.print(f"The table that Spark wrote: {kept.table}", style="bold cyan", markup=False)
+    out.print(table)
+    output.line(f"… and {len(rows) - len(newest):,} rows of {len(minutes) - 1:,} other minutes")
 
 
 def show_ledger(ledger: Ledger) -> None:

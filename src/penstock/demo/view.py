@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.demo.watch import Watch
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
-_SPARKS: Final = 32
+_SPARKS: Final = 28  # all fits 80 columns
 _WIDTH_MAX: Final = 92
 _LINES_AROUND: Final = 16  # of the panel, without the countries
 _LINE_EVERY_S: Final = 2.0
