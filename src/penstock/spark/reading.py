@@ -90,7 +90,6 @@ def _read(
     from penstock.client.fetching import RangeReader
     from penstock.records.arrow.decoding import decode
 
-    settle()
     position = wanted.start
     reader = RangeReader(
         where.shared(),
@@ -109,6 +108,8 @@ def _read(
             aborted=fetched.aborted,
             check_crc=settings.check_crc,
         )
+        if position == wanted.start:
+            settle()
         position = fetched.next_offset
         yield position, table.batch(decoded.rows, decoded.columns)
 

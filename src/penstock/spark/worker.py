@@ -1,26 +1,29 @@
-"""What a Python worker of Spark does once, before its first task of ours."""
+"""What a Python process of Spark's needs, so that our tasks run well in it."""
 
 from __future__ import annotations
 
-import functools
 import gc
+import itertools
 import os
 import sys
+from typing import Final
 
 from pyspark.accumulators import _accumulatorRegistry
 
+_TASKS_TO_SETTLE: Final = 3
+_tasks_seen = itertools.count()
 
-@functools.cache
+
 def settle() -> None:
-    """Keep the garbage collector away from what will never be garbage.
+    """Keep the garbage collector away from what will never be garbage. Call it in each task.
 
     Spark collects garbage after every task. That walks over all objects of all modules that are loaded,
-    which takes longer than reading some megabytes: with it a task of 64 MiB takes twice the time. Call it
-    when the modules are there.
+    which takes longer than reading some megabytes. Much is loaded only when it is first used, so the first
+    tasks do this when their kernels have run.
     """
-    if "SPARK_REUSE_WORKER" in os.environ:  # else this process is somebody else's
+    if "SPARK_REUSE_WORKER" in os.environ and next(_tasks_seen) < _TASKS_TO_SETTLE:
         gc.collect()
-        gc.freeze()
+        gc.freeze()  # what is frozen is still freed when nothing refers to it
 
 
 def drop_idle_accumulators() -> None:

@@ -85,8 +85,8 @@ class Written(WriterCommitMessage):
 def _write(settings: WriteSettings, batches: Iterator[pa.RecordBatch]) -> Written:
     from penstock.spark.task_writing import write_batches
 
-    settle()
     records, last_offsets = write_batches(settings, batches)
+    settle()
     return Written(records, last_offsets)
 
 
