@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import statistics
 import sys
 from collections.abc import Iterable
@@ -107,6 +108,8 @@ class _Live:
         from rich.progress_bar import ProgressBar
 
         assert self._live is not None
+        if not sys.stdout.isatty():  # the window was closed, and make keeps its SIGHUP for itself
+            sys.exit(128 + signal.SIGHUP)
         bar = ProgressBar(
             total=1.0, completed=streamed or 0.0, pulse=streamed is None, animation_time=seconds
         )
