@@ -25,7 +25,7 @@ serve: setup ## Run a broker on 127.0.0.1:9092 with its data in ./data
 	@$(PY) -m penstock serve $(ARGS)
 
 test: lint ## Check format, lint and types, then run all tests in parallel
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 lint: setup ## Check format, lint and types
 	$(PY) -m ruff format --check .

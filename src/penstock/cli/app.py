@@ -16,7 +16,7 @@ _EPILOG: Final = examples(
     "penstock topic create orders",
     "echo hello | penstock produce orders",
     "penstock consume orders --follow",
-    "penstock demo : all of it at once, for 20 seconds",
+    "penstock demo : all of it at once, in about a minute",
     note="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.",
 )
 
