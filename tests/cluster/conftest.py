@@ -54,8 +54,8 @@ class Node:
         me = registration(broker)
         self.id = broker
         self.log = SimulatedLog()
-        self.term = BrokerTerm(id=broker, incarnation=me.incarnation, storage_id=me.storage_id)
-        self.term.lease_until_s = 1_000_000.0
+        self.term = BrokerTerm(id=broker, storage_id=me.storage_id)
+        self.term.begin(me.incarnation, sent_at=0, ttl_s=1_000_000)
         self.local = LocalReplica(
             partition=ORDERS,
             term=self.term,
@@ -204,7 +204,7 @@ class Cluster:
     def sync(self, broker: int) -> None:
         node = self.nodes[broker]
         node.is_sync_wanted = False
-        node.log.sync(node.log.log_end_offset)
+        node.log.sync(node.log.position)
         node.perform(node.replica.synced(self.now))
 
 

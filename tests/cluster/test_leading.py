@@ -166,7 +166,7 @@ class TestAcknowledging:
 
     def test_is_not_given_when_too_few_replicas_are_left(self, cluster: Cluster) -> None:
         cluster.produce(1, "w")
-        cluster[1].log.sync(1)
+        cluster[1].log.sync(cluster[1].log.position)
         cluster.write(isr=cluster.isr(1))
         assert cluster[1].answers == {"w": ErrorCode.not_enough_replicas_after_append}
 
@@ -209,6 +209,14 @@ class TestLease:
         term.lease_renewed(sent_at=103, ttl_s=10)
         term.lease_renewed(sent_at=100, ttl_s=10)
         assert term.holds_lease(112)
+
+    def test_that_was_given_up_is_not_brought_back_by_a_late_answer(self, cluster: Cluster) -> None:
+        term = cluster[1].term
+        term.end()
+        term.lease_renewed(cluster.now, 10)
+        assert not term.holds_lease(cluster.now)
+        term.begin("1.2", cluster.now, 10)
+        assert term.holds_lease(cluster.now)
 
     def test_does_not_matter_for_reads(self, cluster: Cluster) -> None:
         cluster.produce(1)

@@ -34,13 +34,13 @@ class Following:
         self.epoch = epoch
         self.leader = leader
         self.number = number  # of the last fetch; counts through all epochs of this replica
-        self._is_fetching = False
+        self.is_fetching = False
 
     def next_fetch(self) -> ReplicaFetch | None:
         """What to ask the leader now; None while an answer is awaited."""
-        if self._is_fetching:
+        if self.is_fetching:
             return None
-        self._is_fetching = True
+        self.is_fetching = True
         self.number += 1
         log = self._local.log
         return ReplicaFetch(
@@ -55,14 +55,14 @@ class Following:
     def fetch_lost(self, number: int) -> None:
         """No answer will come, or it is not waited for any longer: another fetch may begin."""
         if number == self.number:
-            self._is_fetching = False
+            self.is_fetching = False
 
     def fetched(self, answer: ReplicaFetched) -> list[Effect]:
         """Only the answer to the fetch that is under way counts: an old one, twice delivered by the
         network, could cut off what the leader has since counted on."""
         if not self._is_awaited(answer):
             return []
-        self._is_fetching = False
+        self.is_fetching = False
         if answer.error is not None:
             stale = (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
             return [RefreshMetadata()] if answer.error in stale else []
@@ -91,7 +91,7 @@ class Following:
         return [HighWatermark(offset=known)]
 
     def _is_awaited(self, answer: ReplicaFetched) -> bool:
-        return self._is_fetching and answer.number == self.number
+        return self.is_fetching and answer.number == self.number
 
     def _truncate(self, leader_end: EpochEnd) -> list[Effect]:
         offset = self._truncation_offset(leader_end)

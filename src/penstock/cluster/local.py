@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Protocol
 
 from penstock.cluster.messages import EpochEnd
@@ -47,20 +48,32 @@ class BrokerTerm:
     """This broker as it is registered, for all its replicas. A new registration begins a new term."""
 
     id: int
-    incarnation: str
     storage_id: str
-    lease_until_s: float = 0.0  # on our clock; before this the lease is held for certain
+    incarnation: str = ""  # none yet
+    lease_until_s: float = -inf  # on our clock; before this the lease is held for certain
+    is_over: bool = True  # we gave the lease up, or the store said that it has ended
 
     def holds_lease(self, now: float) -> bool:
         return now < self.lease_until_s
+
+    def begin(self, incarnation: str, sent_at: float, ttl_s: float) -> None:
+        """We are registered, under a lease that was asked for at `sent_at`."""
+        self.incarnation = incarnation
+        self.lease_until_s, self.is_over = -inf, False
+        self.lease_renewed(sent_at, ttl_s)
 
     def lease_renewed(self, sent_at: float, ttl_s: float) -> None:
         """The store extended the lease at some time after `sent_at`, on our clock.
 
         It counts `ttl_s` from then; we count from before, and less by what our clock may lose.
         """
-        until = sent_at + ttl_s * (1 - CLOCK_DRIFT_MAX)
-        self.lease_until_s = max(self.lease_until_s, until)
+        if not self.is_over:
+            until = sent_at + ttl_s * (1 - CLOCK_DRIFT_MAX)
+            self.lease_until_s = max(self.lease_until_s, until)
+
+    def end(self) -> None:
+        """To be called before the lease is revoked: nothing is answered from here on."""
+        self.lease_until_s, self.is_over = -inf, True
 
 
 @dataclass(slots=True, kw_only=True)

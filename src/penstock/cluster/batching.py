@@ -1,0 +1,71 @@
+"""Many changes of keys, packed into transactions that the store accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from penstock.metadata.store import (
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_OPERATIONS_MAX,
+    Compare,
+    Delete,
+    Put,
+    Transaction,
+)
+
+__all__ = ["KeyChange", "batched"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyChange:
+    """Write `value` (None: delete the key) if the key is at `revision`, and so is `also`."""
+
+    key: str
+    value: bytes | None
+    revision: int  # 0: it must not exist
+    also: Compare | None = None  # another key that the change rests on
+
+    @property
+    def size_bytes(self) -> int:
+        return 2 * len(self.key) + len(self.value or b"") + len(self.also.key if self.also else "")
+
+
+def batched(changes: Iterable[KeyChange], guard: Compare) -> Iterator[Transaction]:
+    """Transactions of as many changes as fit, in order. Each holds only if `guard` does."""
+    batch: list[KeyChange] = []
+    compares = {guard}
+    size = len(guard.key)
+    for change in changes:
+        needed = compares | _compares(change)
+        bigger = size + change.size_bytes
+        if batch and (
+            len(needed) > TRANSACTION_OPERATIONS_MAX
+            or len(batch) >= TRANSACTION_OPERATIONS_MAX
+            or bigger > TRANSACTION_BYTES_MAX
+        ):
+            yield _transaction(batch, guard)
+            batch, size = [], len(guard.key)
+            needed, bigger = {guard} | _compares(change), size + change.size_bytes
+        batch.append(change)
+        compares, size = needed, bigger
+    if batch:
+        yield _transaction(batch, guard)
+
+
+def _compares(change: KeyChange) -> set[Compare]:
+    own = Compare(key=change.key, mod_revision=change.revision)
+    return {own} if change.also is None else {own, change.also}
+
+
+def _transaction(batch: list[KeyChange], guard: Compare) -> Transaction:
+    compares = {guard: None}  # a dict keeps the order
+    for change in batch:
+        if change.also is not None:
+            compares[change.also] = None
+        compares[Compare(key=change.key, mod_revision=change.revision)] = None
+    return Transaction(
+        compares=tuple(compares),
+        puts=tuple(Put(key=c.key, value=c.value) for c in batch if c.value is not None),
+        deletes=tuple(Delete(key=c.key) for c in batch if c.value is None),
+    )

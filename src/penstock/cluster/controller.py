@@ -1,0 +1,263 @@
+"""The controller: makes the partitions follow what topics want and what brokers are there.
+
+It keeps no plan. Whatever it does next is worked out from what the store holds: an event only says which
+partitions to look at, `next_state` says what one of them should become, and each change is a
+compare-and-swap on the partition and on the controller's claim. So a controller that stops in the middle
+of anything is replaced by one that looks at everything once, and two of them can not both have their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from penstock.cluster import reassignment
+from penstock.cluster.batching import KeyChange, batched
+from penstock.cluster.desired import (
+    Opened,
+    new_partition,
+    with_enough_replicas,
+    with_readiness,
+)
+from penstock.cluster.elections import elect, elect_preferred
+from penstock.cluster.placement import Placement
+from penstock.cluster.state import (
+    CONTROLLER,
+    PartitionState,
+    TopicState,
+    encode_partition,
+    partition_key,
+    partition_of_key,
+    topic_key,
+)
+from penstock.cluster.view import (
+    BrokerChanged,
+    Change,
+    ClusterView,
+    PartitionChanged,
+    TopicChanged,
+)
+from penstock.metadata.store import Compare, Rejected, Transaction
+from penstock.model import TopicPartition
+
+__all__ = ["BrokerReport", "Controller", "ControllerSettings", "Decision"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    replace_after_s: float = 600.0  # a broker gone for longer is replaced where there are others
+    preferred_every_s: float = 300.0  # how often preferred leaders are put back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerReport:
+    """A heartbeat from a broker to the controller. Repeated until the store shows what it says."""
+
+    broker: int
+    incarnation: str
+    log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    opened: Mapping[TopicPartition, str | None] = field(default_factory=dict)  # None, or why not
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """A transaction to commit. The driver tells the controller what came of it, exactly once."""
+
+    transaction: Transaction
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+class Controller:
+    """Decides while this broker holds the claim written at `claim_revision`. Synchronous."""
+
+    def __init__(
+        self, view: ClusterView, claim_revision: int, settings: ControllerSettings, now: float
+    ) -> None:
+        self._view = view
+        # In every transaction, those of requests too: only the controller of the moment decides.
+        self.guard = Compare(key=CONTROLLER, mod_revision=claim_revision)
+        self._settings = settings
+        self.is_deposed = False
+        self._to_look_at: dict[TopicPartition, None] = {}  # in order
+        self._in_flight: set[TopicPartition] = set()  # decided, outcome not known
+        self._to_prefer: set[TopicPartition] = set()  # put back to their preferred leader
+        self._prefer_at = now + settings.preferred_every_s
+        self._short: set[TopicPartition] = set()  # have fewer replicas than their topic wants
+        self._lost_at: dict[int, float] = {}  # broker with replicas, not registered -> since when
+        self._given_up: set[int] = set()  # of these, those gone for too long
+        self._opened: dict[TopicPartition, dict[int, Opened]] = {}  # as brokers said
+
+    # -- events: what to look at ----------------------------------------------------------------
+
+    def take_over(self, now: float) -> list[Decision]:
+        """Look at everything once: what the last controller left is found here."""
+        for name in self._view.topics:
+            self._look_at_topic(name)
+        self._look_at(self._view.partitions)
+        for broker, held in self._view.partitions_of_broker.items():
+            if held and not self._view.is_live(broker):
+                self._lost_at[broker] = now
+        return self.decide()
+
+    def changed(self, change: Change, now: float) -> None:
+        """The view has changed. Call `decide` after the last change of a revision."""
+        match change:
+            case PartitionChanged():
+                self._look_at((change.partition,))
+            case TopicChanged():
+                self._look_at_topic(change.topic)
+            case BrokerChanged():
+                self._broker_changed(change.broker, now)
+
+    def report(self, report: BrokerReport) -> list[Decision]:
+        registered = self._view.brokers.get(report.broker)
+        if registered is None or registered.incarnation != report.incarnation:
+            return []  # from before its last registration, or after it
+        self._view.log_ends[report.broker].update(report.log_ends)
+        for partition, error in report.opened.items():
+            opened = Opened(report.incarnation, error)
+            self._opened.setdefault(partition, {})[report.broker] = opened
+        self._look_at(report.opened)
+        return self.decide()
+
+    def tick(self, now: float) -> list[Decision]:
+        """Time has passed: brokers may be gone for too long, leaders be put back. Once a second will do."""
+        for broker, since in self._lost_at.items():
+            if now - since > self._settings.replace_after_s and broker not in self._given_up:
+                self._given_up.add(broker)
+                self._look_at(self._view.partitions_of_broker[broker])
+        if now >= self._prefer_at:
+            self._prefer_at = now + self._settings.preferred_every_s
+            return self.prefer(self._view.partitions)
+        return self.decide()
+
+    def prefer(self, partitions: Iterable[TopicPartition]) -> list[Decision]:
+        """Put leadership back to the preferred replicas, where they can take it."""
+        wanted = list(partitions)
+        self._to_prefer.update(wanted)
+        self._look_at(wanted)
+        return self.decide()
+
+    def committed(self, decision: Decision, revision: int, now: float) -> list[Decision]:
+        self._in_flight.difference_update(decision.partitions)
+        for put in decision.transaction.puts:
+            self._apply(put.key, put.value, revision, now)
+        for delete in decision.transaction.deletes:
+            if not delete.prefix:
+                self._apply(delete.key, None, revision, now)
+        return self.decide()
+
+    def rejected(self, decision: Decision, result: Rejected, now: float) -> list[Decision]:
+        """Somebody was faster: take over what is there and decide anew."""
+        self._in_flight.difference_update(decision.partitions)
+        self._look_at(decision.partitions)
+        for mismatch in result.mismatches:
+            if mismatch.compare == self.guard:
+                self.is_deposed = True
+            elif mismatch.actual is not None:
+                actual = mismatch.actual
+                self._apply(actual.key, actual.value, actual.mod_revision, now)
+            else:
+                self._apply(mismatch.compare.key, None, result.revision, now)
+        return self.decide()
+
+    def unknown(self, decision: Decision) -> None:
+        """The store did not answer. Its compares keep a second try from doing harm: at the next tick."""
+        self._in_flight.difference_update(decision.partitions)
+        self._look_at(decision.partitions)
+
+    def _apply(self, key: str, value: bytes | None, revision: int, now: float) -> None:
+        change = self._view.apply(key, value, revision)
+        if change is not None:
+            self.changed(change, now)
+
+    def _look_at(self, partitions: Iterable[TopicPartition]) -> None:
+        self._to_look_at.update(dict.fromkeys(partitions))
+
+    def _look_at_topic(self, name: str) -> None:
+        stored = self._view.topics.get(name)
+        if stored is not None:
+            indices = range(stored.value.partition_count)
+            self._look_at(TopicPartition(name, index) for index in indices)
+
+    def _broker_changed(self, broker: int, now: float) -> None:
+        held = self._view.partitions_of_broker[broker]
+        self._look_at(held)
+        if self._view.is_live(broker):
+            self._lost_at.pop(broker, None)
+            self._given_up.discard(broker)
+            self._look_at(self._short)
+            for lost in self._given_up:
+                self._look_at(self._view.partitions_of_broker[lost])
+        elif held:
+            self._lost_at.setdefault(broker, now)
+
+    # -- decisions ------------------------------------------------------------------------------
+
+    def decide(self) -> list[Decision]:
+        """What to write for the partitions that were marked. They are in flight until it is known."""
+        if self.is_deposed:
+            return []
+        placement = Placement.of(self._view)
+        looked_at = [p for p in self._to_look_at if p not in self._in_flight]
+        changes = []
+        for partition in looked_at:
+            del self._to_look_at[partition]
+            change = self._change(partition, placement)
+            if change is not None:
+                changes.append(change)
+        decisions = []
+        for transaction in batched(changes, self.guard):
+            keys = (*(put.key for put in transaction.puts), *(d.key for d in transaction.deletes))
+            partitions = tuple(partition_of_key(key) for key in keys)
+            self._in_flight.update(partitions)
+            decisions.append(Decision(transaction, partitions))
+        return decisions
+
+    def _change(self, partition: TopicPartition, placement: Placement) -> KeyChange | None:
+        topic = self._view.topics.get(partition.topic)
+        stored = self._view.partitions.get(partition)
+        key = partition_key(partition)
+        if stored is None:
+            if topic is None or partition.partition >= topic.value.partition_count:
+                self._short.discard(partition)
+                return None
+            state = new_partition(self._view, topic.value, partition, placement)
+            if state is None:
+                self._short.add(partition)  # nobody is there to hold it
+                return None
+            also = Compare(key=topic_key(partition.topic), mod_revision=topic.revision)
+            return KeyChange(key=key, value=encode_partition(state), revision=0, also=also)
+        if topic is None:
+            absent = Compare(key=topic_key(partition.topic), mod_revision=0)
+            return KeyChange(key=key, value=None, revision=stored.revision, also=absent)
+        state = self.next_state(partition, stored.value, topic.value, placement)
+        if state == stored.value:
+            self._opened.pop(partition, None)  # the store has what was said
+            return None
+        state = replace(state, partition_epoch=stored.value.partition_epoch + 1)
+        return KeyChange(key=key, value=encode_partition(state), revision=stored.revision)
+
+    def next_state(
+        self,
+        partition: TopicPartition,
+        state: PartitionState,
+        topic: TopicState,
+        placement: Placement,
+    ) -> PartitionState:
+        """What the partition should become, given the view; the same state if it is as it should be."""
+        view = self._view
+        said = self._opened.get(partition)
+        if said is not None:
+            state = with_readiness(view, state, said)
+        state = with_enough_replicas(state, topic, placement, self._given_up)
+        if len(state.replicas) < topic.replication_factor:
+            self._short.add(partition)
+        else:
+            self._short.discard(partition)
+        state = reassignment.finish(state)
+        state = elect(view, partition, state, unclean=topic.allows_unclean_election)
+        if partition in self._to_prefer:
+            self._to_prefer.discard(partition)
+            state = elect_preferred(view, state)
+        return state

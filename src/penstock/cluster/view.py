@@ -1,0 +1,146 @@
+"""The cluster as one broker knows it: what the store holds, as far as the watch has come."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from penstock.cluster.state import (
+    BROKERS,
+    CONTROLLER,
+    PARTITIONS,
+    TOPICS,
+    BrokerRegistration,
+    ControllerClaim,
+    PartitionState,
+    TopicState,
+    decode_broker,
+    decode_controller,
+    decode_partition,
+    decode_topic,
+    partition_of_key,
+)
+from penstock.metadata.store import Entry
+from penstock.model import TopicPartition
+
+__all__ = ["BrokerChanged", "Change", "ClusterView", "PartitionChanged", "Stored", "TopicChanged"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[T]):
+    """A value and the revision it was written at: what the next change is compared with."""
+
+    value: T
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChanged:
+    broker: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChanged:
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanged:
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerChanged:
+    pass
+
+
+Change = BrokerChanged | TopicChanged | PartitionChanged | ControllerChanged
+
+
+class ClusterView:
+    """Kept up to date by `apply`, key by key. Indexes make an event cost what it touches, not more."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, BrokerRegistration] = {}
+        self.topics: dict[str, Stored[TopicState]] = {}
+        self.partitions: dict[TopicPartition, Stored[PartitionState]] = {}
+        self.controller: Stored[ControllerClaim] | None = None
+        self.partitions_of_broker: defaultdict[int, set[TopicPartition]] = defaultdict(set)
+        self.preferred_count: Counter[int] = Counter()  # partitions whose first replica it is
+        self.log_ends: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        self._revisions: dict[str, int] = {}  # of each key, deleted ones too
+
+    def apply(self, key: str, value: bytes | None, revision: int) -> Change | None:
+        """Take over one key as it is at `revision`; None if nothing changed for us.
+
+        News that is known already, from a snapshot or our own commit, changes nothing.
+        """
+        if self._revisions.get(key, 0) >= revision:
+            return None
+        self._revisions[key] = revision
+        entry = None
+        if value is not None:
+            entry = Entry(key=key, value=value, create_revision=revision, mod_revision=revision)
+        if key.startswith(PARTITIONS):
+            return self._apply_partition(key, entry)
+        if key.startswith(BROKERS):
+            return self._apply_broker(key, entry)
+        if key.startswith(TOPICS):
+            return self._apply_topic(key, entry)
+        if key == CONTROLLER:
+            self.controller = (
+                None if entry is None else Stored(decode_controller(entry), entry.mod_revision)
+            )
+            return ControllerChanged()
+        return None
+
+    def claim_revision(self, incarnation: str) -> int | None:
+        """The revision of the controller's claim if `incarnation` made it, knowingly or not.
+
+        A claim whose answer was lost is found here: who holds it has to be the controller.
+        """
+        if self.controller is None or self.controller.value.incarnation != incarnation:
+            return None
+        return self.controller.revision
+
+    def is_live(self, broker: int) -> bool:
+        return broker in self.brokers
+
+    def log_end(self, broker: int, partition: TopicPartition) -> int:
+        """The last that the broker reported of its log's end; -1 if it did not."""
+        return self.log_ends[broker].get(partition, -1) if broker in self.log_ends else -1
+
+    def _apply_partition(self, key: str, entry: Entry | None) -> Change:
+        partition = partition_of_key(key)
+        old = self.partitions.pop(partition, None)
+        if old is not None:
+            for broker in old.value.replicas:
+                self.partitions_of_broker[broker].discard(partition)
+            self.preferred_count[old.value.replicas[0]] -= 1
+        if entry is not None:
+            state = decode_partition(entry)
+            self.partitions[partition] = Stored(state, entry.mod_revision)
+            for broker in state.replicas:
+                self.partitions_of_broker[broker].add(partition)
+            self.preferred_count[state.replicas[0]] += 1
+        return PartitionChanged(partition)
+
+    def _apply_broker(self, key: str, entry: Entry | None) -> Change:
+        broker = int(key.removeprefix(BROKERS))
+        if entry is None:
+            self.brokers.pop(broker, None)
+            self.log_ends.pop(broker, None)
+        else:
+            self.brokers[broker] = decode_broker(entry)
+        return BrokerChanged(broker)
+
+    def _apply_topic(self, key: str, entry: Entry | None) -> Change:
+        name = key.removeprefix(TOPICS)
+        if entry is None:
+            self.topics.pop(name, None)
+        else:
+            self.topics[name] = Stored(decode_topic(entry), entry.mod_revision)
+        return TopicChanged(name)
