@@ -25,7 +25,7 @@ from bench.spark.cases import CONNECTOR, CONNECTOR_KAFKA, OURS, PARTITIONS, Work
 from bench.spark.report import CASES, SparkResults, rows
 
 _RUNS = BENCH / ".runs"
-_WARM_UP = Workload(topic="warm-up", records=200_000, size=100)
+_WARM_UP = Workload(topic="warm-up", records=3_000_000, size=100)
 _WORKLOADS = (
     Workload(topic="100B", records=20_000_000, size=100),
     Workload(topic="1KiB", records=2_000_000, size=1024),
@@ -41,7 +41,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run, a twentieth of the load")
     parser.add_argument("--only", action="append", metavar="CASE", choices=list(CASES))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--variants", nargs="+", choices=[OURS, CONNECTOR, CONNECTOR_KAFKA])
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     return parser.parse_args()
@@ -81,7 +81,7 @@ def _plan(arguments: argparse.Namespace, brokers: dict[str, Broker], directory: 
         "variants": variants,
         "cases": [case for case in CASES if case in (arguments.only or [case])],
         "rounds": arguments.rounds,
-        "warm_up": asdict(_WARM_UP),
+        "warm_up": asdict(_warm_up(arguments)),
         "workloads": [asdict(load) for load in _workloads(arguments)],
     }
     path = directory / "plan.json"
@@ -90,11 +90,17 @@ def _plan(arguments: argparse.Namespace, brokers: dict[str, Broker], directory: 
 
 
 def _workloads(arguments: argparse.Namespace) -> list[Workload]:
+    return [_scaled(load, arguments) for load in _WORKLOADS]
+
+
+def _warm_up(arguments: argparse.Namespace) -> Workload:
+    """Enough for the JVM to compile what the recorded turns will run."""
+    return _scaled(_WARM_UP, arguments)
+
+
+def _scaled(load: Workload, arguments: argparse.Namespace) -> Workload:
     scale = _QUICK_SCALE if arguments.quick else 1
-    return [
-        Workload(topic=load.topic, records=load.records // scale, size=load.size)
-        for load in _WORKLOADS
-    ]
+    return Workload(topic=load.topic, records=load.records // scale, size=load.size)
 
 
 def _drive(plan: Path, console: Console) -> dict[str, dict[str, list[float]]]:
@@ -132,7 +138,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> SparkResults:
             brokers[name] = BROKERS[name](directory / name)
             brokers[name].start()
             brokers[name].wait_ready()
-            for load in (_WARM_UP, *_workloads(arguments)):
+            for load in (_warm_up(arguments), *_workloads(arguments)):
                 console.print(f"{load.records:,} records of {load.size} B to {name}")
                 _load(brokers[name], load)
         processes.settle()
