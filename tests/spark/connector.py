@@ -11,6 +11,7 @@ import pyspark
 
 CACHE = Path(__file__).parents[2] / ".cache" / "java"
 TIMEOUT_S = 180
+TOKENS_VERSION = "4.0.0"  # of the part that is for Kerberos, which hardly ever changes
 SPARK_HAS = (
     "org.apache.hadoop,org.scala-lang,org.scala-lang.modules,org.slf4j,com.google.code.findbugs"
 )
@@ -26,6 +27,23 @@ _POM = """\
       <groupId>org.apache.spark</groupId>
       <artifactId>spark-sql-kafka-0-10_2.13</artifactId>
       <version>{version}</version>
+      <exclusions>
+        <exclusion>
+          <groupId>org.apache.spark</groupId>
+          <artifactId>*</artifactId>
+        </exclusion>
+      </exclusions>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.spark</groupId>
+      <artifactId>spark-token-provider-kafka-0-10_2.13</artifactId>
+      <version>{tokens}</version>
+      <exclusions>
+        <exclusion>
+          <groupId>*</groupId>
+          <artifactId>*</artifactId>
+        </exclusion>
+      </exclusions>
     </dependency>
   </dependencies>
 </project>
@@ -44,13 +62,16 @@ def jars() -> list[Path]:
             raise ConnectorMissing("there is no `mvn` on the PATH")
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            _fetch(Path(scratch))
+            try:
+                _fetch(Path(scratch), tokens=pyspark.__version__)
+            except ConnectorMissing:  # not every mirror has every part of every version
+                _fetch(Path(scratch), tokens=TOKENS_VERSION)
             (Path(scratch) / "jars").rename(complete)
     return sorted(complete.glob("*.jar"))
 
 
-def _fetch(scratch: Path) -> None:
-    (scratch / "pom.xml").write_text(_POM.format(version=pyspark.__version__))
+def _fetch(scratch: Path, tokens: str) -> None:
+    (scratch / "pom.xml").write_text(_POM.format(version=pyspark.__version__, tokens=tokens))
     command = ["mvn", "--batch-mode", "--quiet", "--file", str(scratch / "pom.xml")]
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={scratch / 'jars'}"]
     done = subprocess.run(
