@@ -121,6 +121,8 @@ def _drive(plan: Path, console: Console) -> dict[str, dict[str, list[float]]]:
                 figure = json.loads(line)
                 samples[figure["key"]][figure["variant"]].append(figure["rate"])
                 progress.update(task, advance=1, description=figure["key"])
+                shown = f"{figure['key']}, {figure['variant']}: {figure['rate']:,.0f} rows/s"
+                progress.console.print(shown)
     if driver.returncode:
         raise SparkFailedError(log.read_text()[-3000:])
     return {key: dict(values) for key, values in samples.items()}
