@@ -19,7 +19,7 @@ from penstock.cluster.desired import (
     with_enough_replicas,
     with_readiness,
 )
-from penstock.cluster.elections import elect, elect_preferred
+from penstock.cluster.elections import elect, elect_preferred, fence_removed
 from penstock.cluster.placement import Placement
 from penstock.cluster.state import (
     CONTROLLER,
@@ -82,7 +82,7 @@ class Controller:
         self._in_flight: set[TopicPartition] = set()  # decided, outcome not known
         self._to_prefer: set[TopicPartition] = set()  # put back to their preferred leader
         self._prefer_at = now + settings.preferred_every_s
-        self._short: set[TopicPartition] = set()  # have fewer replicas than their topic wants
+        self._short: dict[TopicPartition, None] = {}  # have fewer replicas than their topic wants
         self._lost_at: dict[int, float] = {}  # broker with replicas, not registered -> since when
         self._given_up: set[int] = set()  # of these, those gone for too long
         self._opened: dict[TopicPartition, dict[int, Opened]] = {}  # as brokers said
@@ -220,11 +220,11 @@ class Controller:
         key = partition_key(partition)
         if stored is None:
             if topic is None or partition.partition >= topic.value.partition_count:
-                self._short.discard(partition)
+                self._short.pop(partition, None)
                 return None
             state = new_partition(self._view, topic.value, partition, placement)
             if state is None:
-                self._short.add(partition)  # nobody is there to hold it
+                self._short[partition] = None  # nobody is there to hold it
                 return None
             also = Compare(key=topic_key(partition.topic), mod_revision=topic.revision)
             return KeyChange(key=key, value=encode_partition(state), revision=0, also=also)
@@ -246,18 +246,18 @@ class Controller:
         placement: Placement,
     ) -> PartitionState:
         """What the partition should become, given the view; the same state if it is as it should be."""
-        view = self._view
+        view, before = self._view, state
         said = self._opened.get(partition)
         if said is not None:
             state = with_readiness(view, state, said)
         state = with_enough_replicas(state, topic, placement, self._given_up)
         if len(state.replicas) < topic.replication_factor:
-            self._short.add(partition)
+            self._short[partition] = None
         else:
-            self._short.discard(partition)
+            self._short.pop(partition, None)
         state = reassignment.finish(state)
         state = elect(view, partition, state, unclean=topic.allows_unclean_election)
         if partition in self._to_prefer:
             self._to_prefer.discard(partition)
             state = elect_preferred(view, state)
-        return state
+        return fence_removed(before, state)

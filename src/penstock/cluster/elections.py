@@ -15,7 +15,7 @@ from penstock.cluster.state import PartitionState, Readiness
 from penstock.cluster.view import ClusterView
 from penstock.model import TopicPartition
 
-__all__ = ["elect", "elect_preferred", "is_eligible", "is_led"]
+__all__ = ["elect", "elect_preferred", "fence_removed", "is_eligible", "is_led"]
 
 
 def is_led(view: ClusterView, state: PartitionState) -> bool:
@@ -76,6 +76,17 @@ def elect_preferred(view: ClusterView, state: PartitionState) -> PartitionState:
     ):
         return state
     return _led_by(view, state, preferred)
+
+
+def fence_removed(before: PartitionState, after: PartitionState) -> PartitionState:
+    """Raise the epoch if a replica is gone, also under the same leader.
+
+    A replica that is removed drops its log. Were it to come back in the same epoch, the leader might
+    count on what it held before: on what it remembers, or on a fetch that was long under way.
+    """
+    if set(before.replicas) <= set(after.replicas) or after.leader_epoch > before.leader_epoch:
+        return after
+    return replace(after, leader_epoch=before.leader_epoch + 1)
 
 
 def _led_by(view: ClusterView, state: PartitionState, leader: int) -> PartitionState:

@@ -21,6 +21,7 @@ from penstock.cluster.messages import (
     StartAt,
     Truncate,
 )
+from penstock.cluster.state import PartitionState
 from penstock.errors import ErrorCode
 
 __all__ = ["Following"]
@@ -29,10 +30,12 @@ __all__ = ["Following"]
 class Following:
     """Follows `leader` in `epoch`. One fetch is under way at most."""
 
-    def __init__(self, local: LocalReplica, *, epoch: int, leader: int, number: int = 0) -> None:
+    def __init__(self, local: LocalReplica, state: PartitionState, number: int = 0) -> None:
+        assert state.leader is not None
         self._local = local
-        self.epoch = epoch
-        self.leader = leader
+        self._cluster_id = state.cluster_id
+        self.epoch = state.leader_epoch
+        self.leader = state.leader
         self.number = number  # of the last fetch; counts through all epochs of this replica
         self.is_fetching = False
 
@@ -44,6 +47,7 @@ class Following:
         self.number += 1
         log = self._local.log
         return ReplicaFetch(
+            cluster_id=self._cluster_id,
             replica=self._local.term.id,
             incarnation=self._local.term.incarnation,
             leader_epoch=self.epoch,

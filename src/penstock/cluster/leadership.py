@@ -169,6 +169,8 @@ class Leadership:
         return replace(answer, high_watermark=self._local.high_watermark), effects
 
     def _refusal(self, fetch: ReplicaFetch) -> ErrorCode | None:
+        if fetch.cluster_id != self.state.cluster_id:
+            return ErrorCode.unknown_topic_id
         if fetch.leader_epoch < self.epoch:
             return ErrorCode.fenced_leader_epoch
         if fetch.leader_epoch > self.epoch:

@@ -31,6 +31,7 @@ class Role(Enum):
 class ReplicaFetch:
     """A follower asks for what comes at `offset`, and thereby says that it holds everything before."""
 
+    cluster_id: str  # of the partition: a topic made anew is another one
     replica: int
     incarnation: str  # the follower's registration
     leader_epoch: int  # the epoch it believes in

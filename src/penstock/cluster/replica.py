@@ -90,7 +90,7 @@ class Replica:
             if state.leader_incarnation != term.incarnation:
                 return self._resign()
             return self._lead(state, now)
-        return self._follow(state, state.leader)
+        return self._follow(state)
 
     def _lead(self, state: PartitionState, now: float) -> list[Effect]:
         current = self.leadership
@@ -102,13 +102,11 @@ class Replica:
         self.leadership = self.leadership_type(self.local, state, self.revision, now)
         return [*effects, self._changed(), *self.leadership.begin(now)]
 
-    def _follow(self, state: PartitionState, leader: int) -> list[Effect]:
+    def _follow(self, state: PartitionState) -> list[Effect]:
         if self.following is not None and self.following.epoch == state.leader_epoch:
             return []
         effects = self._end_role()
-        self.following = self.following_type(
-            self.local, epoch=state.leader_epoch, leader=leader, number=self._fetch_number
-        )
+        self.following = self.following_type(self.local, state, self._fetch_number)
         return [*effects, self._changed()]
 
     def _resign(self) -> list[Effect]:

@@ -90,7 +90,7 @@ class PartitionState:
     """One partition as the cluster agreed on it.
 
     Only the leader changes `isr` (but for an unclean election); only the controller changes the rest,
-    and it raises `leader_epoch` with every change of leader.
+    and it raises `leader_epoch` with every change of leader and with every replica that it takes away.
     """
 
     cluster_id: str  # of this partition of this topic; a topic made anew has another

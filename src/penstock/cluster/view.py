@@ -68,7 +68,8 @@ class ClusterView:
         self.topics: dict[str, Stored[TopicState]] = {}
         self.partitions: dict[TopicPartition, Stored[PartitionState]] = {}
         self.controller: Stored[ControllerClaim] | None = None
-        self.partitions_of_broker: defaultdict[int, set[TopicPartition]] = defaultdict(set)
+        # Broker -> its partitions: a dict is a set that keeps its order, so decisions keep theirs.
+        self.partitions_of_broker: defaultdict[int, dict[TopicPartition, None]] = defaultdict(dict)
         self.preferred_count: Counter[int] = Counter()  # partitions whose first replica it is
         self.log_ends: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
         self._revisions: dict[str, int] = {}  # of each key, deleted ones too
@@ -118,13 +119,13 @@ class ClusterView:
         old = self.partitions.pop(partition, None)
         if old is not None:
             for broker in old.value.replicas:
-                self.partitions_of_broker[broker].discard(partition)
+                self.partitions_of_broker[broker].pop(partition, None)
             self.preferred_count[old.value.replicas[0]] -= 1
         if entry is not None:
             state = decode_partition(entry)
             self.partitions[partition] = Stored(state, entry.mod_revision)
             for broker in state.replicas:
-                self.partitions_of_broker[broker].add(partition)
+                self.partitions_of_broker[broker][partition] = None
             self.preferred_count[state.replicas[0]] += 1
         return PartitionChanged(partition)
 

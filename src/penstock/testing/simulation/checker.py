@@ -65,8 +65,26 @@ class Checker:
         self.states[partition] = (state, event.mod_revision)
         if before is not None and state.leader_epoch < before[0].leader_epoch:
             raise Violation(f"{partition}: epoch {state.leader_epoch} after a later one")
+        self._check_isr(partition, state, {} if before is None else before[0].isr)
         if state.leader is not None:
             self._elected(partition, state, state.leader)
+
+    def _check_isr(
+        self, partition: TopicPartition, state: PartitionState, before: Mapping[int, str]
+    ) -> None:
+        """Whoever joins has all that is committed; whoever is left alone has it on its disk."""
+        history = self.committed[partition]
+        for member, storage_id in state.isr.items():
+            if self.world.machines[member].storage_id != storage_id:
+                continue  # its disk was lost since, so it can not be elected
+            log = self._log(member, partition)
+            if before.get(member) != storage_id and not _holds(log, history):
+                raise Violation(
+                    f"{partition}: broker {member} joins the ISR without all of the"
+                    f" {len(history)} committed records"
+                )
+            if len(state.isr) == 1 and (log is None or log.durable_offset < len(history)):
+                raise Violation(f"{partition}: broker {member} is left alone without a sync")
 
     def _elected(self, partition: TopicPartition, state: PartitionState, leader: int) -> None:
         key = (partition, state.leader_epoch)
@@ -85,7 +103,7 @@ class Checker:
     def _check_complete(self, leader: int, partition: TopicPartition, epoch: int) -> None:
         log = self._log(leader, partition)
         history = self.committed[partition]
-        if log is None or log.records[: len(history)] != history:
+        if not _holds(log, history):
             held = None if log is None else log.log_end_offset
             raise Violation(
                 f"{partition}: broker {leader} leads in epoch {epoch} without all of the"
@@ -106,6 +124,9 @@ class Checker:
 
     def appended(self, process: Process, partition: TopicPartition, epoch: int) -> None:
         self._check_lease(process, f"{partition}: append")
+        state, _ = self.states[partition]
+        if state.leader_epoch == epoch and process.name not in state.ready:
+            raise Violation(f"{partition}: an append before broker {process.name} was ready")
         who = process.term.incarnation
         if self._writers.setdefault((partition, epoch), who) != who:
             raise Violation(f"{partition}: two leaders append in epoch {epoch}")
@@ -133,8 +154,6 @@ class Checker:
         partition, end = replica.local.partition, replica.high_watermark
         log = replica.local.log
         assert isinstance(log, SimulatedLog)
-        if end > log.log_end_offset:
-            raise Violation(f"{partition}: a high watermark of {end} above the log's end")
         history = self.committed[partition]
         known = min(end, len(history))
         # What was compared at the last move needs no second look: only the newest part does.
@@ -169,6 +188,27 @@ class Checker:
             if len(state.isr) == 1 and log.durable_offset < start + len(fresh):
                 raise Violation(f"{partition}: shown by a single replica and not on its disk")
 
+    def counted(self, replica: Replica, follower: int, end: int) -> None:
+        """A leader takes it that a follower has its log up to `end`: then it has."""
+        partition = replica.local.partition
+        state, _ = self.states[partition]
+        machine = self.world.machines[follower]
+        assert replica.leadership is not None
+        if state.leader_epoch != replica.leadership.epoch:
+            return  # deposed: what it believes does not matter
+        if state.isr.get(follower, machine.storage_id) != machine.storage_id:
+            return
+        registered = replica.local.brokers.get(follower)
+        if registered is None or registered.storage_id != machine.storage_id:
+            return
+        ours, theirs = replica.local.log, self._log(follower, partition)
+        assert isinstance(ours, SimulatedLog)
+        since = max(0, end - 40)
+        if theirs is None or ours.records[since:end] != theirs.records[since:end]:
+            raise Violation(
+                f"{partition}: broker {follower} is believed to have the log up to {end}, in vain"
+            )
+
     def read(
         self,
         broker: int,
@@ -185,6 +225,11 @@ class Checker:
         if end < shown:
             raise Violation(f"{partition}: high watermark {end} after {shown} in epoch {epoch}")
         self._shown[partition, epoch] = end
+
+    def stepped(self, replica: Replica) -> None:
+        """A replica has taken an event, and its effects are performed."""
+        if replica.high_watermark > replica.local.log.log_end_offset:
+            raise Violation(f"{replica.local.partition}: a high watermark above the log's end")
 
     # -- in the end -----------------------------------------------------------------------------
 
@@ -238,3 +283,7 @@ class Checker:
         if state is not None and stored.cluster_id != state.cluster_id:
             return None
         return stored.log
+
+
+def _holds(log: SimulatedLog | None, history: list[Record]) -> bool:
+    return log is not None and log.records[: len(history)] == history

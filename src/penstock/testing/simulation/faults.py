@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from penstock.cluster import requests
@@ -23,7 +23,8 @@ BETWEEN_S: Final = 0.5  # mean time between two faults
 class Faults:
     """Hits the cluster until it is told to stop. Knows what no cluster can survive, and spares it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, focus: Collection[str] = ()) -> None:
+        """`focus`: only these, by name, and twice as many; else each run has its own mix."""
         self._world = world
         self._random = world.random
         self.counts: Counter[str] = Counter()
@@ -36,27 +37,36 @@ class Faults:
             (self._isolate, 2),
             (self._cut_from_store, 3),
             (self._store_outage, 1),
+            (self._slow_store, 3),
             (self._bad_network, 3),
             (self._leave, 2),
             (self._reassign, 2),
             (self._prefer, 2),
+            (self._flip, 4),
             (self._grow, 1),
         ]
-        # Each run has its own mix, so that rare ones meet often somewhere.
         self._faults = [fault for fault, _ in every]
+        # So that rare ones meet often somewhere.
         self._weights = [weight * self._random.choice((0, 1, 1, 4)) for _, weight in every]
-        if not any(self._weights):
+        if not focus and self._random.random() < 0.25:
+            names = [_name(fault) for fault in self._faults]
+            focus = self._random.sample(names, self._random.randint(2, 3))
+        self._between_s = BETWEEN_S / 2 if focus else BETWEEN_S
+        if focus:
+            self._weights = [int(_name(fault) in focus) for fault in self._faults]
+            assert sum(self._weights) == len(focus), "a fault of another name"
+        elif not any(self._weights):
             self._weights[0] = 1
 
     def begin(self) -> None:
-        self._world.scheduler.after(self._random.expovariate(1 / BETWEEN_S), self._next)
+        self._world.scheduler.after(self._random.expovariate(1 / self._between_s), self._next)
 
     def _next(self) -> None:
         if self.is_stopped:
             return
         (fault,) = self._random.choices(self._faults, self._weights)
         if fault():
-            self.counts[fault.__name__.strip("_")] += 1
+            self.counts[_name(fault)] += 1
         self.begin()
 
     def heal(self) -> None:
@@ -64,19 +74,21 @@ class Faults:
         self.is_stopped = True
         world = self._world
         world.network.mend_all()
+        world.store.lost_answers = world.store.watch_delay_s = 0.0
         if not world.store.is_available:
             world.store.come_back(extends_leases=True)
         for machine in world.machines.values():
             machine.resume()
             machine.start()
+            world.scheduler.after(2.5, machine.start)  # for who was just about to leave
 
     # -- machines -------------------------------------------------------------------------------
 
     def _machine(self) -> Machine:
         return self._random.choice(tuple(self._world.machines.values()))
 
-    def _later(self, low: float, high: float, undo: Callable[[], None]) -> None:
-        self._world.scheduler.after(self._random.uniform(low, high), undo)
+    def _later(self, low: float, high: float, call: Callable[[], object]) -> None:
+        self._world.scheduler.after(self._random.uniform(low, high), call)
 
     def _kill(self) -> bool:
         machine = self._machine()
@@ -169,6 +181,18 @@ class Faults:
         self._later(0.2, 2, undo)
         return True
 
+    def _slow_store(self) -> bool:
+        """Commits are made and their answers lost, and the watch tells of it late."""
+        store = self._world.store
+        store.lost_answers = self._random.choice((0.3, 0.8))
+        store.watch_delay_s = self._random.uniform(0.2, 1.2)
+
+        def undo() -> None:
+            store.lost_answers = store.watch_delay_s = 0.0
+
+        self._later(0.5, 3, undo)
+        return True
+
     def _bad_network(self) -> bool:
         network = self._world.network
         network.drop = self._random.choice((0.0, 0.05, 0.3))
@@ -216,6 +240,24 @@ class Faults:
         process.decided(process.controller.prefer(process.view.partitions))
         return True
 
+    def _flip(self) -> bool:
+        """Another one of the same replicas is preferred, and soon leads."""
+        process = self._controller()
+        if process is None or process.controller is None or not process.view.partitions:
+            return False
+        partition = self._random.choice(sorted(process.view.partitions))
+        state = process.view.partitions[partition].value
+        if state.is_reassigning:
+            return False
+        order = self._random.sample(state.replicas, len(state.replicas))
+        try:
+            guard = process.controller.guard
+            process.request(requests.reassign(process.view, guard, partition, order))
+        except ApiError:
+            return False
+        self._later(0.02, 0.1, self._prefer)
+        return True
+
     def _grow(self) -> bool:
         process = self._controller()
         if process is None or process.controller is None:
@@ -228,3 +270,7 @@ class Faults:
                 )
                 return True
         return False
+
+
+def _name(fault: Callable[[], bool]) -> str:
+    return fault.__name__.strip("_")

@@ -45,20 +45,26 @@ class Network:
         return bool(self._cut) and frozenset((one, other)) in self._cut
 
     def delay(self) -> float:
-        if self.slow and self._random.random() < self.slow:
-            return self._random.uniform(0.1, 1.5)
+        if self.slow and self.chance(self.slow):
+            return self._random.uniform(0.1, 2.5)
         return self._random.uniform(0.0005, 0.008)
+
+    def share(self) -> float:
+        return self._random.random()
+
+    def chance(self, probability: float) -> bool:
+        return self._random.random() < probability
 
     def loses(self, one: Hashable, other: Hashable) -> bool:
         if self.is_cut(one, other):
             return True
-        return self.drop > 0 and self._random.random() < self.drop
+        return self.drop > 0 and self.chance(self.drop)
 
     def send(self, sender: Hashable, receiver: Node, call: Callable[..., None], *args: Any) -> None:
         if self.loses(sender, receiver.name):
             return
         self._scheduler.after(self.delay(), self._arrive, sender, receiver, call, args)
-        if self.double and self._random.random() < self.double:
+        if self.double and self.chance(self.double):
             self._scheduler.after(self.delay(), self._arrive, sender, receiver, call, args)
 
     def _arrive(

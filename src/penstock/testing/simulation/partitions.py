@@ -170,6 +170,7 @@ class Partitions:
                     self._machine.disk.pop(replica.local.partition, None)
                 case _:
                     pass
+        self._world.checker.stepped(replica)
 
     def _role_changed(self, replica: Replica, effect: RoleChanged) -> None:
         partition = replica.local.partition
@@ -237,6 +238,7 @@ class Partitions:
             return
         answer, effects = replica.fetch(fetch, self._process.now())
         if answer.error is None and answer.diverging is None:
+            self._world.checker.counted(replica, follower, fetch.offset)
             records = self._log(replica).records[fetch.offset : fetch.offset + FETCH_RECORDS_MAX]
             answer = replace(answer, records=tuple(records))
         machine = self._world.machines[follower]

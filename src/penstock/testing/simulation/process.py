@@ -92,7 +92,8 @@ class Process:
         )  # fmt: skip
 
     def commit(self, transaction: Transaction, done: Callable[[Any], None]) -> None:
-        self.world.store.call(self, lambda store: store.commit(transaction), done)
+        store = self.world.store
+        store.call(self, lambda store: store.commit(transaction), done, loss=store.lost_answers)
 
     # -- membership -----------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -42,15 +43,15 @@ class Outcome:
     faults: Counter[str] = field(default_factory=Counter)
 
 
-def simulate(seed: int, behaviour: Behaviour = CORRECT, shape: Shape | None = None) -> Outcome:
-    """Run the cluster of this seed. Deterministic: the same seed gives the same run."""
-    world = _world(seed, behaviour, shape)
-    faults = Faults(world)
+def simulate(seed: int, behaviour: Behaviour = CORRECT, *, focus: Collection[str] = ()) -> Outcome:
+    """Run the cluster of this seed. Deterministic: the same arguments give the same run."""
+    world = _world(seed, behaviour)
+    faults = Faults(world, focus)
     violation = None
     try:
         _run(world, faults)
-    except Violation as found:
-        violation = f"at {world.scheduler.now:.3f} s: {found}"
+    except (Violation, AssertionError) as found:
+        violation = f"at {world.scheduler.now:.3f} s: {found or repr(found)}"
     checker = world.checker
     return Outcome(
         seed=seed,
@@ -63,7 +64,7 @@ def simulate(seed: int, behaviour: Behaviour = CORRECT, shape: Shape | None = No
     )
 
 
-def _world(seed: int, behaviour: Behaviour, shape: Shape | None) -> World:
+def _world(seed: int, behaviour: Behaviour) -> World:
     random = Random(seed)
     scheduler = Scheduler()
     network = Network(scheduler, random)
@@ -71,7 +72,7 @@ def _world(seed: int, behaviour: Behaviour, shape: Shape | None) -> World:
     checker = Checker()
     world = World(
         random=random,
-        shape=shape or Shape.random(random),
+        shape=Shape.random(random),
         behaviour=behaviour,
         scheduler=scheduler,
         network=network,
@@ -136,7 +137,7 @@ def _start_clients(world: World) -> list[Producer]:
     for number in range(random.randint(2, 4)):
         partition = TopicPartition(TOPIC, random.randrange(world.shape.partitions))
         acks = ALL if number == 0 or random.random() < 0.6 else 1
-        pause_s = random.choice((0.005, 0.03, 0.15))
+        pause_s = random.choice((0.005, 0.03, 0.15, 0.6))
         producer = Producer(world, number, partition, acks=acks, pause_s=pause_s)
         world.scheduler.after(random.uniform(0.3, 0.5), producer.send_next)
         producers.append(producer)

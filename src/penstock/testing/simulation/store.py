@@ -47,7 +47,7 @@ class Watcher:
     def publish(self, events: tuple[Event, ...]) -> None:
         self._queue.append(events)
         if len(self._queue) == 1:
-            self._store.scheduler.after(self._store.network.delay(), self._pump)
+            self._store.scheduler.after(self._store.watch_delay(), self._pump)
 
     def _pump(self) -> None:
         if self.is_closed:
@@ -69,6 +69,8 @@ class SimulatedStore:
         self.network = network
         self.space = KeySpace()
         self.is_available = True
+        self.lost_answers = 0.0  # of commits that were made
+        self.watch_delay_s = 0.0  # at most, and for each watcher another
         self.listeners: list[Callable[[Event], None]] = []  # told of everything, at once
         self._leases: dict[int, tuple[float, float]] = {}  # id -> ttl, end
         self._last_lease = 0
@@ -81,6 +83,8 @@ class SimulatedStore:
         node: Node,
         operation: Callable[[SimulatedStore], T],
         done: Callable[[T | _Unknown], None],
+        *,
+        loss: float = 0.0,
     ) -> None:
         """Execute `operation` here some time; then `done` with its result, or UNKNOWN, exactly once."""
         answered = False
@@ -94,7 +98,8 @@ class SimulatedStore:
         def execute() -> None:
             if self.is_available and not self.network.is_cut(STORE, node.name):
                 result = operation(self)
-                if not self.network.loses(STORE, node.name):
+                is_lost = loss > 0 and self.network.chance(loss)
+                if not is_lost and not self.network.loses(STORE, node.name):
                     self.scheduler.after(self.network.delay(), node.deliver, answer, result)
 
         if not self.network.loses(node.name, STORE):
@@ -106,6 +111,9 @@ class SimulatedStore:
         watcher = Watcher(self, node, callback)
         self._watchers.append(watcher)
         return watcher
+
+    def watch_delay(self) -> float:
+        return self.network.delay() + self.watch_delay_s * self.network.share()
 
     # -- executed at one moment -----------------------------------------------------------------
 
