@@ -238,11 +238,8 @@ class TestReassignment:
         desk.open_all()
         assert desk[0].replicas == (1, 2)
         desk.reassign(0, (3, 4))
-        assert (desk[0].replicas, desk[0].adding, desk[0].removing) == (
-            (3, 4, 1, 2),
-            (3, 4),
-            (1, 2),
-        )
+        assert list(desk[0].replicas) == [3, 4, 1, 2]
+        assert (desk[0].adding, desk[0].removing) == ((3, 4), (1, 2))
         desk.as_leader(0, isr=desk.isr(1, 2, 3))
         assert desk[0].leader == 1
         desk.as_leader(0, isr=desk.isr(1, 2, 3, 4))
