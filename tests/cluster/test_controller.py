@@ -162,6 +162,26 @@ class TestElections:
         desk.lose(1)
         assert desk[0].leader == 3
 
+    def test_wait_for_a_member_whose_disk_may_be_whole(self, desk: Desk) -> None:
+        for broker in (1, 2, 3):
+            desk.lose(broker)
+        for broker in (1, 2):
+            desk.join(registration(broker, start=2, disk=2))
+            desk.report(broker, log_ends={ORDERS: 100})
+        assert [state.leader for state in desk.states()] == [None]
+        desk.join(registration(3, start=2))
+        assert (desk[0].leader, desk[0].isr) == (3, desk.isr(1, 2, 3))
+
+    def test_take_the_longest_log_when_the_power_failed_everywhere(self, desk: Desk) -> None:
+        """Everybody is back and everybody may have forgotten: waiting brings nothing back."""
+        for broker in (1, 2, 3):
+            desk.lose(broker)
+        for broker, log_end in ((1, 90), (2, 95), (3, 80)):
+            desk.join(registration(broker, start=2, disk=2))
+            assert desk[0].leader is None
+            desk.report(broker, log_ends={ORDERS: log_end})
+        assert (desk[0].leader, desk[0].isr) == (2, {2: "2.2"})
+
     def test_take_the_last_member_with_whatever_its_disk_kept(self, desk: Desk) -> None:
         """Alone, it had synced all it answered for."""
         desk.as_leader(0, isr=desk.isr(1))

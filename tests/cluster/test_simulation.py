@@ -13,7 +13,7 @@ from penstock.testing.simulation.mutants import MUTANTS, Mutant
 from penstock.testing.simulation.run import simulate
 
 SEEDS = 40
-MUTANT_SEEDS_MAX = 200  # most are caught by the first few
+MUTANT_SEEDS_MAX = 400  # most are caught by the first few
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
@@ -22,15 +22,6 @@ def test_no_rule_is_ever_broken(first: int) -> None:
     assert [(o.seed, o.violation) for o in outcomes if o.violation is not None] == []
     assert sum(outcome.acknowledged for outcome in outcomes) > 100, "nobody got anything done"
     assert sum(outcome.epochs for outcome in outcomes) > 10, "nobody was elected"
-
-
-# Each of these found a mistake in an earlier state of the rules, or of the simulation.
-@pytest.mark.parametrize(
-    ("seed", "focus"),
-    [(585, ()), (2, ("reassign", "bad_network")), (5, ("slow_store", "isolate")), (880, ())],
-)
-def test_seeds_that_once_broke_a_rule(seed: int, focus: tuple[str, ...]) -> None:
-    assert simulate(seed, focus=focus).violation is None
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -118,6 +118,7 @@ class Controller:
             opened = Opened(report.incarnation, error)
             self._opened.setdefault(partition, {})[report.broker] = opened
         self._look_at(report.opened)
+        self._look_at(partition for partition in report.log_ends if self._is_leaderless(partition))
         return self.decide()
 
     def tick(self, now: float) -> list[Decision]:
@@ -170,6 +171,10 @@ class Controller:
         change = self._view.apply(key, value, revision)
         if change is not None:
             self.changed(change, now)
+
+    def _is_leaderless(self, partition: TopicPartition) -> bool:
+        stored = self._view.partitions.get(partition)
+        return stored is not None and stored.value.leader is None
 
     def _look_at(self, partitions: Iterable[TopicPartition]) -> None:
         self._to_look_at.update(dict.fromkeys(partitions))

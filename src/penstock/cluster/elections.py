@@ -54,11 +54,11 @@ def elect(
             return state
     if staying or eligible:
         return _led_by(view, state, _best(view, partition, state, staying or eligible))
-    if unclean:
-        able = [b for b in state.replicas if _is_able(view, state, b)]
-        if able:
-            leader = _best(view, partition, state, able)
-            return _led_by(view, replace(state, isr={}), leader)
+    able = _survivors(view, partition, state)
+    if unclean and not able:
+        able = [broker for broker in state.replicas if _is_able(view, state, broker)]
+    if able:
+        return _led_by(view, replace(state, isr={}), _best(view, partition, state, able))
     if state.leader is None:
         return state
     return replace(state, leader=None, leader_incarnation=None, leader_epoch=state.leader_epoch + 1)
@@ -117,6 +117,20 @@ def _should_give_up(view: ClusterView, state: PartitionState, broker: int) -> bo
     if view.brokers[broker].is_leaving:
         return True
     return broker in state.removing and state.isr.keys() >= set(state.target)
+
+
+def _survivors(view: ClusterView, partition: TopicPartition, state: PartitionState) -> list[int]:
+    """All members of the ISR, if all are back and none with the disk it had: a power cut of the site.
+
+    There is nobody left to wait for. What the longest of their logs does not hold is lost, whoever
+    leads, so that one may: the alternative is a partition that never comes back by itself.
+    """
+    if all(
+        _is_able(view, state, member) and view.log_end(member, partition) >= 0
+        for member in state.isr
+    ):
+        return list(state.isr)
+    return []
 
 
 def _is_able(view: ClusterView, state: PartitionState, broker: int) -> bool:

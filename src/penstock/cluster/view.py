@@ -131,11 +131,11 @@ class ClusterView:
 
     def _apply_broker(self, key: str, entry: Entry | None) -> Change:
         broker = int(key.removeprefix(BROKERS))
-        if entry is None:
-            self.brokers.pop(broker, None)
-            self.log_ends.pop(broker, None)
-        else:
+        old = self.brokers.pop(broker, None)
+        if entry is not None:
             self.brokers[broker] = decode_broker(entry)
+        if old is None or entry is None or old.incarnation != self.brokers[broker].incarnation:
+            self.log_ends.pop(broker, None)
         return BrokerChanged(broker)
 
     def _apply_topic(self, key: str, entry: Entry | None) -> Change:

@@ -39,6 +39,7 @@ class Faults:
             (self._store_outage, 1),
             (self._slow_store, 3),
             (self._bad_network, 3),
+            (self._bad_disk, 1),
             (self._leave, 2),
             (self._reassign, 2),
             (self._prefer, 2),
@@ -77,8 +78,11 @@ class Faults:
         world.store.lost_answers = world.store.watch_delay_s = 0.0
         if not world.store.is_available:
             world.store.come_back(extends_leases=True)
+        world.open_errors = 0.0
         for machine in world.machines.values():
             machine.resume()
+            if machine.process is not None and machine.process.partitions.has_errors():
+                machine.kill()
             machine.start()
             world.scheduler.after(2.5, machine.start)  # for who was just about to leave
 
@@ -138,6 +142,16 @@ class Faults:
         machine.leave()
         self._later(1.5, 4, machine.start)
         return True
+
+    def _bad_disk(self) -> bool:
+        """Logs do not open, and a machine that has some to open."""
+        self._world.open_errors = 0.5
+
+        def undo() -> None:
+            self._world.open_errors = 0.0
+
+        self._later(0.5, 3, undo)
+        return self._kill()
 
     # -- the network and the store --------------------------------------------------------------
 

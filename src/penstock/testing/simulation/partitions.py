@@ -25,7 +25,7 @@ from penstock.cluster.messages import (
     Truncate,
 )
 from penstock.cluster.replica import Replica
-from penstock.cluster.state import Readiness, encode_partition, partition_key
+from penstock.cluster.state import PartitionState, Readiness, encode_partition, partition_key
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.store import Committed, Compare, Put, Rejected, Transaction
 from penstock.model import TopicPartition
@@ -95,9 +95,14 @@ class Partitions:
         return replica
 
     def _open(self, replica: Replica) -> None:
-        if self.replicas.get(replica.local.partition) is replica:
-            self._opened[replica.local.partition] = None
-            self._perform(replica, replica.opened(self._process.now()))
+        partition = replica.local.partition
+        if self.replicas.get(partition) is not replica:
+            return
+        if self._world.open_errors and self._world.random.random() < self._world.open_errors:
+            self._opened[partition] = "the disk refused"  # until the next start
+            return
+        self._opened[partition] = None
+        self._perform(replica, replica.opened(self._process.now()))
 
     def brokers_changed(self) -> None:
         for replica in tuple(self.replicas.values()):
@@ -131,10 +136,16 @@ class Partitions:
             opened={
                 partition: error
                 for partition, error in self._opened.items()
-                if partition in view
-                and view[partition].value.readiness(self._process.name) is not Readiness.READY
+                if partition in view and self._is_news(view[partition].value, error)
             },
         )
+
+    def _is_news(self, state: PartitionState, error: str | None) -> bool:
+        wanted = Readiness.READY if error is None else Readiness.ERROR
+        return state.readiness(self._process.name) is not wanted
+
+    def has_errors(self) -> bool:
+        return any(error is not None for error in self._opened.values())
 
     # -- effects --------------------------------------------------------------------------------
 

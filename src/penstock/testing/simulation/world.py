@@ -76,3 +76,4 @@ class World:
     store: SimulatedStore
     checker: Checker
     machines: dict[int, Machine] = field(default_factory=dict)
+    open_errors: float = 0.0  # of logs that are opened
