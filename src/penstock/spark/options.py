@@ -141,7 +141,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         help="Read at most about this many records in one task.",
     ),
     Option(
-        name="splitBytes", scope="read", kind="bytes", default="64m", minimum=1,
+        name="splitBytes", scope="read", kind="bytes", default="256m", minimum=1,
         help="Read at most about this many bytes of the log in one task. As long as there are fewer "
         "tasks than cores, large ones are split further.",
         connector="not there: one task for each partition",

@@ -15,7 +15,7 @@ from penstock.spark.connecting import ClusterSettings
 from penstock.spark.loss import Gap, report
 from penstock.spark.options import Options
 from penstock.spark.planning import Range
-from penstock.spark.worker import settle
+from penstock.spark.worker import keep_memory, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +90,7 @@ def _read(
     from penstock.client.fetching import RangeReader
     from penstock.records.arrow.decoding import decode
 
+    keep_memory()
     position = wanted.start
     reader = RangeReader(
         where.shared(),

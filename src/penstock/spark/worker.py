@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 import gc
 import itertools
 import os
@@ -12,6 +15,12 @@ from pyspark.accumulators import _accumulatorRegistry
 
 _TASKS_TO_SETTLE: Final = 3
 _tasks_seen = itertools.count()
+# Names and numbers of <malloc.h>.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+_LARGEST_KEPT_BYTES: Final = 32 << 20  # as much as it takes
+_KEPT_BYTES_MAX: Final = 256 << 20
 
 
 def settle() -> None:
@@ -24,6 +33,21 @@ def settle() -> None:
     if "SPARK_REUSE_WORKER" in os.environ and next(_tasks_seen) < _TASKS_TO_SETTLE:
         gc.collect()
         gc.freeze()  # what is frozen is still freed when nothing refers to it
+
+
+@functools.cache
+def keep_memory() -> None:
+    """Let the C library keep what is freed, in a worker of Spark's. Call it before the first big buffer.
+
+    It gives buffers of megabytes back to the system at once. To get them anew for every fetch costs as
+    much as to fill them, because the system clears each page; more yet where a host supplies the memory.
+    """
+    if "SPARK_REUSE_WORKER" in os.environ:
+        with contextlib.suppress(AttributeError, OSError):  # not the GNU C library
+            mallopt = ctypes.CDLL(None).mallopt
+            mallopt(_M_ARENA_MAX, 1)  # what one thread frees, another may use
+            mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
+            mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES_MAX)
 
 
 def drop_idle_accumulators() -> None:

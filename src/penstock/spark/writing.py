@@ -24,7 +24,7 @@ from penstock.spark.connecting import ClusterSettings
 from penstock.spark.errors import MissingTopicError, OptionError
 from penstock.spark.options import Options
 from penstock.spark.schema import check_write_schema
-from penstock.spark.worker import settle
+from penstock.spark.worker import keep_memory, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,6 +85,7 @@ class Written(WriterCommitMessage):
 def _write(settings: WriteSettings, batches: Iterator[pa.RecordBatch]) -> Written:
     from penstock.spark.task_writing import write_batches
 
+    keep_memory()
     records, last_offsets = write_batches(settings, batches)
     settle()
     return Written(records, last_offsets)
