@@ -191,8 +191,9 @@ class Cluster:
 
     def fetch(self, follower: int, leader: int) -> ReplicaFetched:
         """One fetch, there and back."""
-        answer = self.serve(leader, self.ask(follower))
-        self.nodes[follower].perform(self.nodes[follower].replica.fetched(answer))
+        fetch = self.ask(follower)
+        answer = self.serve(leader, fetch)
+        self.nodes[follower].perform(self.nodes[follower].replica.fetched(fetch, answer))
         return answer
 
     def settle(self, leader: int, *followers: int) -> None:

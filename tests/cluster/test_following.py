@@ -20,7 +20,7 @@ def test_the_high_watermark_follows_what_is_in_the_log(cluster: Cluster) -> None
     fetch = cluster.ask(2)
     answer = cluster.serve(1, fetch)
     answer = replace(answer, high_watermark=3, records=answer.records[:2])
-    cluster[2].perform(cluster[2].replica.fetched(answer))
+    cluster[2].perform(cluster[2].replica.fetched(fetch, answer))
     assert (cluster[2].log.log_end_offset, cluster[2].high_watermark) == (2, 2)
 
 
@@ -59,26 +59,27 @@ def test_a_diverging_fetch_does_not_count_as_progress(cluster: Cluster) -> None:
 
 def test_answers_to_other_fetches_are_ignored(cluster: Cluster) -> None:
     cluster.produce(1)
-    first = cluster.serve(1, cluster.ask(2))
-    cluster[2].replica.fetch_lost(first.number)
+    first = cluster.ask(2)
+    answer = cluster.serve(1, first)
+    cluster[2].replica.fetch_lost(first)
     second = cluster.ask(2)
-    assert cluster[2].replica.fetched(first) == []
-    cluster[2].perform(cluster[2].replica.fetched(cluster.serve(1, second)))
-    assert cluster[2].replica.fetched(cluster.serve(1, second)) == []
+    assert cluster[2].replica.fetched(first, answer) == []
+    cluster[2].perform(cluster[2].replica.fetched(second, answer))
+    assert cluster[2].replica.fetched(second, answer) == []
     assert cluster[2].log.log_end_offset == 1
 
 
 def test_one_fetch_is_under_way_at_a_time(cluster: Cluster) -> None:
     fetch = cluster.ask(2)
     assert cluster[2].replica.next_fetch() is None
-    cluster[2].replica.fetch_lost(fetch.number)
+    cluster[2].replica.fetch_lost(fetch)
     assert cluster[2].replica.next_fetch() is not None
 
 
 def test_a_follower_below_the_leaders_log_starts_anew(cluster: Cluster) -> None:
     fetch = cluster.ask(2)
-    answer = ReplicaFetched(number=fetch.number, leader_epoch=1, log_start=40)
-    assert cluster[2].replica.fetched(answer) == [StartAt(offset=40)]
+    answer = ReplicaFetched(log_start=40)
+    assert cluster[2].replica.fetched(fetch, answer) == [StartAt(offset=40)]
 
 
 class TestTheLeaderRefuses:
@@ -115,10 +116,8 @@ class TestTheLeaderRefuses:
 
 def test_a_follower_that_is_refused_for_its_epoch_looks_for_news(cluster: Cluster) -> None:
     fetch = cluster.ask(2)
-    answer = ReplicaFetched(
-        number=fetch.number, leader_epoch=2, error=ErrorCode.fenced_leader_epoch
-    )
-    cluster[2].perform(cluster[2].replica.fetched(answer))
+    answer = ReplicaFetched(error=ErrorCode.fenced_leader_epoch)
+    cluster[2].perform(cluster[2].replica.fetched(fetch, answer))
     assert cluster[2].is_refresh_wanted
 
 

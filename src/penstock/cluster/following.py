@@ -9,6 +9,8 @@ cutting there would drop what is committed.
 
 from __future__ import annotations
 
+from itertools import count
+
 from penstock.cluster.local import LocalReplica
 from penstock.cluster.messages import (
     AppendFetched,
@@ -30,43 +32,42 @@ __all__ = ["Following"]
 class Following:
     """Follows `leader` in `epoch`. One fetch is under way at most."""
 
-    def __init__(self, local: LocalReplica, state: PartitionState, number: int = 0) -> None:
+    def __init__(self, local: LocalReplica, state: PartitionState) -> None:
         assert state.leader is not None
         self._local = local
         self._cluster_id = state.cluster_id
         self.epoch = state.leader_epoch
         self.leader = state.leader
-        self.number = number  # of the last fetch; counts through all epochs of this replica
-        self.is_fetching = False
+        self.asked: ReplicaFetch | None = None  # the fetch that is under way
+        self._numbers = count(1)
 
     def next_fetch(self) -> ReplicaFetch | None:
         """What to ask the leader now; None while an answer is awaited."""
-        if self.is_fetching:
+        if self.asked is not None:
             return None
-        self.is_fetching = True
-        self.number += 1
         log = self._local.log
-        return ReplicaFetch(
+        self.asked = ReplicaFetch(
             cluster_id=self._cluster_id,
             replica=self._local.term.id,
             incarnation=self._local.term.incarnation,
             leader_epoch=self.epoch,
             offset=log.log_end_offset,
             last_epoch=log.last_epoch(),
-            number=self.number,
+            number=next(self._numbers),
         )
+        return self.asked
 
-    def fetch_lost(self, number: int) -> None:
+    def fetch_lost(self, fetch: ReplicaFetch) -> None:
         """No answer will come, or it is not waited for any longer: another fetch may begin."""
-        if number == self.number:
-            self.is_fetching = False
+        if self._is_awaited(fetch):
+            self.asked = None
 
-    def fetched(self, answer: ReplicaFetched) -> list[Effect]:
-        """Only the answer to the fetch that is under way counts: an old one, twice delivered by the
-        network, could cut off what the leader has since counted on."""
-        if not self._is_awaited(answer):
+    def fetched(self, fetch: ReplicaFetch, answer: ReplicaFetched) -> list[Effect]:
+        """The answer to `fetch`. Only the one that is under way counts: an old one, twice delivered
+        by the network, could cut off what the leader has since counted on."""
+        if not self._is_awaited(fetch):
             return []
-        self.is_fetching = False
+        self.asked = None
         if answer.error is not None:
             stale = (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
             return [RefreshMetadata()] if answer.error in stale else []
@@ -94,8 +95,8 @@ class Following:
         local.high_watermark = known
         return [HighWatermark(offset=known)]
 
-    def _is_awaited(self, answer: ReplicaFetched) -> bool:
-        return self.is_fetching and answer.number == self.number
+    def _is_awaited(self, fetch: ReplicaFetch) -> bool:
+        return fetch == self.asked
 
     def _truncate(self, leader_end: EpochEnd) -> list[Effect]:
         offset = self._truncation_offset(leader_end)

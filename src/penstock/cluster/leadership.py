@@ -149,11 +149,7 @@ class Leadership:
 
     def fetch(self, fetch: ReplicaFetch, now: float) -> tuple[ReplicaFetched, list[Effect]]:
         """A follower asks. The driver adds the records to an answer that has nothing else to say."""
-        answer = ReplicaFetched(
-            number=fetch.number,
-            leader_epoch=self.epoch,
-            high_watermark=self._local.high_watermark,
-        )
+        answer = ReplicaFetched(high_watermark=self._local.high_watermark)
         error = self._refusal(fetch)
         if error is not None:
             newer = error is ErrorCode.unknown_leader_epoch

@@ -37,15 +37,13 @@ class ReplicaFetch:
     leader_epoch: int  # the epoch it believes in
     offset: int
     last_epoch: int  # of its last record
-    number: int  # the answer carries it back; answers to other fetches are ignored
+    number: int  # tells apart fetches that ask the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFetched:
-    """The leader's answer. Exactly one of `error`, `diverging` and (maybe no) records."""
+    """The leader's answer: one of `error`, `diverging`, `log_start`, or records, maybe none."""
 
-    number: int
-    leader_epoch: int
     high_watermark: int = 0
     error: ErrorCode | None = None
     diverging: EpochEnd | None = None  # the follower's last epoch ended here at the leader

@@ -50,7 +50,6 @@ class Replica:
         self.leadership: Leadership | None = None
         self.following: Following | None = None  # at most one of the two
         self._is_open = False
-        self._fetch_number = 0
 
     @property
     def role(self) -> Role:
@@ -106,7 +105,7 @@ class Replica:
         if self.following is not None and self.following.epoch == state.leader_epoch:
             return []
         effects = self._end_role()
-        self.following = self.following_type(self.local, state, self._fetch_number)
+        self.following = self.following_type(self.local, state)
         return [*effects, self._changed()]
 
     def _resign(self) -> list[Effect]:
@@ -116,8 +115,6 @@ class Replica:
 
     def _end_role(self) -> list[Effect]:
         effects = self.leadership.end() if self.leadership is not None else []
-        if self.following is not None:
-            self._fetch_number = self.following.number
         self.leadership = self.following = None
         return effects
 
@@ -170,17 +167,17 @@ class Replica:
         known = NO_EPOCH if self.state is None else self.state.leader_epoch
         newer = fetch.leader_epoch > known
         error = ErrorCode.unknown_leader_epoch if newer else ErrorCode.not_leader_or_follower
-        return ReplicaFetched(number=fetch.number, leader_epoch=known, error=error), []
+        return ReplicaFetched(error=error), []
 
     def next_fetch(self) -> ReplicaFetch | None:
         return self.following.next_fetch() if self.following is not None else None
 
-    def fetch_lost(self, number: int) -> None:
+    def fetch_lost(self, fetch: ReplicaFetch) -> None:
         if self.following is not None:
-            self.following.fetch_lost(number)
+            self.following.fetch_lost(fetch)
 
-    def fetched(self, answer: ReplicaFetched) -> list[Effect]:
-        return self.following.fetched(answer) if self.following is not None else []
+    def fetched(self, fetch: ReplicaFetch, answer: ReplicaFetched) -> list[Effect]:
+        return self.following.fetched(fetch, answer) if self.following is not None else []
 
     def fetched_appended(self, leader_epoch: int, high_watermark: int) -> list[Effect]:
         if self.following is None or self.following.epoch != leader_epoch:

@@ -118,10 +118,10 @@ class ReadsAboveTheHighWatermark(Replica):
 class TakesTheHighWatermarkFirst(Following):
     """Takes the high watermark before the records."""
 
-    def fetched(self, answer: ReplicaFetched) -> list[Effect]:
-        if self.is_fetching and answer.number == self.number and answer.error is None:
+    def fetched(self, fetch: ReplicaFetch, answer: ReplicaFetched) -> list[Effect]:
+        if self._is_awaited(fetch) and answer.error is None:
             self._local.high_watermark = max(self._local.high_watermark, answer.high_watermark)
-        return super().fetched(answer)
+        return super().fetched(fetch, answer)
 
 
 class IsAloneWithoutSync(Leadership):
@@ -281,5 +281,5 @@ class TruncatesToItsHighWatermark(Replica):
 class TakesAnyAnswer(Following):
     """Takes answers to fetches of the past."""
 
-    def _is_awaited(self, answer: ReplicaFetched) -> bool:  # noqa: ARG002
+    def _is_awaited(self, fetch: ReplicaFetch) -> bool:  # noqa: ARG002
         return True

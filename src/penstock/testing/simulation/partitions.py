@@ -235,12 +235,11 @@ class Partitions:
         self._world.network.send(
             self._process.name, leader, _serve, self._process.name, replica.local.partition, fetch
         )
-        self._process.after(FETCH_TIMEOUT_S, self._fetch_lost, replica, fetch.number)
+        self._process.after(FETCH_TIMEOUT_S, self._fetch_lost, replica, fetch)
 
-    def _fetch_lost(self, replica: Replica, number: int) -> None:
-        following = replica.following
-        if following is not None and following.number == number and following.is_fetching:
-            replica.fetch_lost(number)
+    def _fetch_lost(self, replica: Replica, fetch: ReplicaFetch) -> None:
+        if replica.following is not None and replica.following.asked == fetch:
+            replica.fetch_lost(fetch)
             self._fetch(replica)
 
     def serve(self, follower: int, partition: TopicPartition, fetch: ReplicaFetch) -> None:
@@ -253,17 +252,19 @@ class Partitions:
             records = self._log(replica).records[fetch.offset : fetch.offset + FETCH_RECORDS_MAX]
             answer = replace(answer, records=tuple(records))
         machine = self._world.machines[follower]
-        self._world.network.send(self._process.name, machine, _served, partition, answer)
+        self._world.network.send(self._process.name, machine, _served, partition, fetch, answer)
         self._perform(replica, effects)
 
-    def served(self, partition: TopicPartition, answer: ReplicaFetched) -> None:
+    def served(
+        self, partition: TopicPartition, fetch: ReplicaFetch, answer: ReplicaFetched
+    ) -> None:
         replica = self.replicas.get(partition)
         if replica is None:
             return
-        effects = replica.fetched(answer)
+        effects = replica.fetched(fetch, answer)
         self._perform(replica, effects)
         following = replica.following
-        if following is None or following.is_fetching:
+        if following is None or following.asked is not None:
             return
         if effects:
             self._fetch(replica)
@@ -342,5 +343,7 @@ def _serve(
     process.partitions.serve(follower, partition, fetch)
 
 
-def _served(process: Process, partition: TopicPartition, answer: ReplicaFetched) -> None:
-    process.partitions.served(partition, answer)
+def _served(
+    process: Process, partition: TopicPartition, fetch: ReplicaFetch, answer: ReplicaFetched
+) -> None:
+    process.partitions.served(partition, fetch, answer)

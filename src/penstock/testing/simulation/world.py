@@ -41,6 +41,7 @@ class Shape:
     min_insync_replicas: int
     lease_s: float = 1.0
     lag_time_s: float = 0.8
+    lag_records_max: int | None = None
     chaos_s: float = 10.0
     heal_s: float = 12.0
 
@@ -52,7 +53,10 @@ class Shape:
             brokers=brokers,
             partitions=random.choice((1, 1, 2)),
             replication_factor=replication_factor,
-            min_insync_replicas=random.randint(1, max(1, replication_factor - 1)),
+            min_insync_replicas=random.choice(
+                (1, max(1, replication_factor - 1), replication_factor)
+            ),
+            lag_records_max=random.choice((None, None, 20)),
         )
 
     @property
@@ -60,6 +64,7 @@ class Shape:
         return ReplicaSettings(
             min_insync_replicas=self.min_insync_replicas,
             lag_time_s_max=self.lag_time_s,
+            lag_records_max=self.lag_records_max,
             produce_wait_s_max=0.6,
         )
 
