@@ -203,9 +203,7 @@ class Partitions:
         def done(result: Any) -> None:
             now = self._process.now()
             if isinstance(result, Committed):
-                self._perform(
-                    replica, replica.proposal_committed(proposal, result.revision, now)
-                )  # fmt: skip
+                self._perform(replica, replica.proposal_committed(proposal, result.revision, now))
             elif isinstance(result, Rejected):
                 self._process.apply_mismatch(result.mismatches[0], result.revision)
                 self.changed(partition, result.revision)  # if the view knew it already
@@ -275,9 +273,7 @@ class Partitions:
         log = self._log(replica)
         for record in effect.records:
             log.append(record)
-        self._perform(
-            replica, replica.fetched_appended(effect.leader_epoch, effect.high_watermark)
-        )  # fmt: skip
+        self._perform(replica, replica.fetched_appended(effect.leader_epoch, effect.high_watermark))
 
     # -- clients --------------------------------------------------------------------------------
 
@@ -314,9 +310,7 @@ class Partitions:
         self._reply(token.producer, token.sequence, error)
 
     def _reply(self, producer: Producer, sequence: int, error: ErrorCode | None) -> None:
-        self._world.network.send(
-            self._process.name, producer, producer.answered, sequence, error
-        )  # fmt: skip
+        self._world.network.send(self._process.name, producer, producer.answered, sequence, error)
 
     def read(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
         replica = self.replicas.get(partition)
@@ -337,9 +331,7 @@ class Partitions:
 # Messages to a machine: delivered to the process that runs there when they arrive.
 
 
-def _serve(
-    process: Process, follower: int, partition: TopicPartition, fetch: ReplicaFetch
-) -> None:  # fmt: skip
+def _serve(process: Process, follower: int, partition: TopicPartition, fetch: ReplicaFetch) -> None:
     process.partitions.serve(follower, partition, fetch)
 
 

@@ -87,9 +87,7 @@ class Process:
 
     def after(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
         """By our own clock."""
-        self.world.scheduler.after(
-            self.machine.real_seconds(seconds), self.deliver, call, *args
-        )  # fmt: skip
+        self.world.scheduler.after(self.machine.real_seconds(seconds), self.deliver, call, *args)
 
     def commit(self, transaction: Transaction, done: Callable[[Any], None]) -> None:
         store = self.world.store
