@@ -70,7 +70,7 @@ def java() -> None:
         pytest.skip(str(reason))
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.spark
 def test_every_order_is_accounted_for_and_only_results_stay(demo: Demo, java: None) -> None:
     ran = demo.penstock.run(*demo.arguments(), timeout=240)
     assert (ran.code, ran.err) == (0, "")
@@ -108,7 +108,7 @@ def table_in(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.spark
 def test_ctrl_c_leaves_nothing_behind(demo: Demo, java: None) -> None:
     running = demo.penstock.start(*demo.arguments())
     assert running.stdout is not None

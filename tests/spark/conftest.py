@@ -27,7 +27,7 @@ def connector_jars() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def spark(connector_jars: list[Path]) -> Iterator[SparkSession]:
-    """A session on two cores. A JVM is heavy: there is one, and every test that needs it is in one group."""
+    """A session on two cores. A JVM is heavy: there is one; who needs it is marked `spark`."""
     try:
         ensure_java()
     except JavaNotFoundError as reason:

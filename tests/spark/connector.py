@@ -66,7 +66,11 @@ def jars() -> list[Path]:
                 _fetch(Path(scratch), tokens=pyspark.__version__)
             except ConnectorMissing:  # not every mirror has every part of every version
                 _fetch(Path(scratch), tokens=TOKENS_VERSION)
-            (Path(scratch) / "jars").rename(complete)
+            try:
+                (Path(scratch) / "jars").rename(complete)
+            except OSError:
+                if not complete.is_dir():  # else another process was faster
+                    raise
     return sorted(complete.glob("*.jar"))
 
 

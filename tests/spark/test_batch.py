@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.harness import Topic, values_of
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 
 def test_all_columns_are_those_of_the_kafka_connector(spark: SparkSession, topic: Topic) -> None:

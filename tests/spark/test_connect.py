@@ -12,7 +12,7 @@ from penstock.client.cluster import Cluster
 from penstock.model import TopicPartition
 from tests.spark.harness import Topic
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 
 def test_a_connected_session_reads_and_writes_batch_and_stream(

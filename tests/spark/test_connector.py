@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.harness import Topic, finish, run_available
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.java]
+pytestmark = [pytest.mark.spark, pytest.mark.java]
 
 
 @pytest.fixture(scope="module")

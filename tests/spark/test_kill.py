@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.harness import WAIT_S, Topic, wait_until
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 RECORDS = 80_000

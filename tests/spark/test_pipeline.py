@@ -15,7 +15,7 @@ from penstock.spark.java import ensure_java
 from penstock.testing import ThreadBroker
 from tests.spark.harness import Topic
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline"
 TIMEOUT_S = 180

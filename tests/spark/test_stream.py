@@ -15,7 +15,7 @@ from penstock.model import TopicPartition
 from penstock.testing import broker_process
 from tests.spark.harness import Topic, run_available, wait_until
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.spark
 
 
 def numbers(rows: Sequence[Any]) -> list[int]:
