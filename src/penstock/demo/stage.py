@@ -21,6 +21,7 @@ from penstock.demo.jobprocess import JobFailed, JobProcess
 from penstock.demo.names import PARTITIONS, PER_MINUTE
 from penstock.demo.orders import Shop
 from penstock.demo.watch import Watch
+from penstock.errors import PenstockError
 
 _USUAL_PORT: Final = 9092
 _REMOVE_S_MAX: Final = 5.0
@@ -61,12 +62,7 @@ class Stage:
         self.close()
 
     def _open(self) -> None:
-        settings = {"addr": f"127.0.0.1:{_USUAL_PORT}"} if is_free(_USUAL_PORT) else {}
-        log_path = f"{self._scratch}/broker.log"
-        self.broker = BrokerProcess(
-            self.broker_data, log_path, {"log_level": "warning", **settings}
-        )
-        self.broker.start()
+        self.broker = self._start_broker()
         bootstrap = self.broker.bootstrap
         self.job = JobProcess(
             bootstrap=bootstrap,
@@ -83,6 +79,24 @@ class Stage:
         self._results = clients.consumer(**{"group.id": "penstock-demo-view"})
         self._results.assign([_place(PER_MINUTE)])
         self.watch = Watch(self.cluster, self.feed, self.job, self._results)
+
+    def _start_broker(self) -> BrokerProcess:
+        """On the usual port, if nobody has it or takes it meanwhile; else on a free one."""
+        for settings in ({"addr": f"127.0.0.1:{_USUAL_PORT}"}, {}):
+            if settings and not is_free(_USUAL_PORT):
+                continue
+            self.broker = BrokerProcess(
+                self.broker_data,
+                f"{self._scratch}/broker.log",
+                {"log_level": "warning", **settings},
+            )
+            try:
+                self.broker.start()
+                break
+            except PenstockError:
+                if not settings or is_free(_USUAL_PORT):
+                    raise
+        return self.broker
 
     def _create_topics(self, clients: Clients) -> None:
         from penstock.cli.adminapi import NewTopic
