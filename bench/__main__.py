@@ -40,6 +40,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="where the results go; see bench/README.md")
     parser.add_argument("--work-dir", type=Path, default=_RUNS, help="where the brokers write")
     parser.add_argument("--render", type=Path, metavar="JSON", help="write a page from old results")
+    parser.add_argument(
+        "--repeat",
+        type=Path,
+        metavar="JSON",
+        help="take the measurements of a later run, with --only, into the committed results",
+    )
     return parser
 
 
@@ -101,6 +107,11 @@ def main() -> None:
     if arguments.render:
         results = report.Results.load(arguments.render)
         console.print(report.write(results, arguments.out or arguments.render.parent))
+        return
+    if arguments.repeat:
+        committed = report.Results.load(jars.BENCH / report.RAW)
+        later = report.Results.load(arguments.repeat)
+        console.print(report.write(committed.with_repeated(later), jars.BENCH))
         return
     # So that a terminated run stops and removes its brokers like a finished one.
     signal.signal(signal.SIGTERM, _terminate)

@@ -4,7 +4,7 @@ import inspect
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -52,10 +52,22 @@ class Results:
     versions: dict[str, str]
     # metric key -> broker or variant -> one value for each round
     samples: Samples
+    # measurement -> when, and with which Penstock, it was run again since
+    repeated: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path) -> "Results":
         return cls(**json.loads(path.read_text()))
+
+    def with_repeated(self, later: "Results") -> "Results":
+        """The same with the values of a later run in the place of those that it has, too."""
+        when = f"{later.date}, {later.rounds} rounds, Penstock {later.versions['Penstock']}"
+        names = later.options["measurements"].split(", ")
+        return replace(
+            self,
+            samples={**self.samples, **later.samples},
+            repeated={**self.repeated, **dict.fromkeys(names, when)},
+        )
 
     def median(self, key: str, broker: str) -> float | None:
         values = self.samples.get(key, {}).get(broker)
@@ -150,6 +162,7 @@ def _page(results: Results, rows: list[Row], *, with_plot: bool) -> str:
         _INTRODUCTION.format(results=results),
         f"**{met} of {len(judged)} bars are met.**" if judged else "",
         _bullets(results.machine | results.versions | results.options),
+        _repeated(results),
         "![each measure against Kafka, with its bar](results.svg)" if with_plot else "",
         "## The bars",
         _bar_table(rows),
@@ -166,6 +179,15 @@ def _page(results: Results, rows: list[Row], *, with_plot: bool) -> str:
 
 def _bullets(facts: Mapping[str, str]) -> str:
     return "\n".join(f"- {key}: {value}" for key, value in facts.items())
+
+
+def _repeated(results: Results) -> str:
+    """Which measurements are not those of the run named above."""
+    if not results.repeated:
+        return ""
+    return "Measured again since, on the same machine, and in the table below:\n\n" + _bullets(
+        results.repeated
+    )
 
 
 def _bar_table(rows: list[Row]) -> str:
