@@ -7,7 +7,7 @@ WORKERS ?= 3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format bench bench-spark fuzz crash clean
+.PHONY: help setup demo serve test lint format bench bench-spark fuzz crash simulate clean
 
 help: ## Show this list
 	@echo "Penstock: make <target> [ARGS='…']"
@@ -49,6 +49,9 @@ fuzz: setup ## Send a million random and mutated frames to a broker (long)
 
 crash: setup ## Kill a broker under load, again and again, and count records (long)
 	$(PY) -m tests.crash $(ARGS)
+
+simulate: setup ## Run thousands of simulated clusters through every fault (minutes)
+	$(PY) -m penstock.testing.simulation $(ARGS)
 
 clean: ## Remove .venv, caches and build output; ./data stays
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
