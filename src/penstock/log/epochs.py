@@ -21,7 +21,13 @@ class LeaderEpochs:
         return list(self._entries)
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`, if it is a new one."""
+        """Note that `epoch` begins at `start_offset`, if it is a new one.
+
+        Later epochs that were begun there, but never got a record, are forgotten: another leader's
+        records of an older epoch have taken the place of what they would have written.
+        """
+        while self._entries and self._entries[-1][1] >= start_offset and self.latest > epoch:
+            self._entries.pop()
         if epoch > self.latest:
             self._entries.append((epoch, start_offset))
 
