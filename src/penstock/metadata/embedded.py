@@ -7,23 +7,18 @@ ever sees half of it. A subclass only says how a decided draft becomes durable.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
-from penstock.metadata.errors import RevisionMismatch, StoreClosed
+from penstock.metadata.base import BaseStore
 from penstock.metadata.history import History
 from penstock.metadata.keyspace import Draft, KeySpace
 from penstock.metadata.leases import LeaseTable
 from penstock.metadata.store import (
     CommitResult,
-    Compare,
     Entry,
     Lease,
-    Put,
-    Rejected,
     Snapshot,
     Transaction,
     Watch,
@@ -44,7 +39,7 @@ class EndLease:
 Command = Transaction | EndLease
 
 
-class EmbeddedStore(ABC):
+class EmbeddedStore(BaseStore):
     """A `MetadataStore` whose key space is in this process's memory.
 
     `now` is monotonic time in seconds; leases end by it. A timer of the running loop looks after them
@@ -52,6 +47,7 @@ class EmbeddedStore(ABC):
     """
 
     def __init__(self, space: KeySpace, *, now: Callable[[], float], history: History) -> None:
+        super().__init__()
         self._space = space
         self._history = history
         self._now = now
@@ -60,7 +56,6 @@ class EmbeddedStore(ABC):
         self._undeleted: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # meaningful while _timer is set
-        self._closing: asyncio.Task[None] | None = None
 
     # -- to be provided by the engine
 
@@ -95,23 +90,6 @@ class EmbeddedStore(ABC):
         self.expire_leases()
         return await self._submit(transaction)
 
-    async def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        expected_revision: int | None = None,
-        lease: Lease | None = None,
-    ) -> int:
-        put = Put(key=key, value=value, lease_id=lease.id if lease is not None else None)
-        compares: tuple[Compare, ...] = ()
-        if expected_revision is not None:
-            compares = (Compare(key=key, mod_revision=expected_revision),)
-        result = await self.commit(Transaction(compares=compares, puts=(put,)))
-        if isinstance(result, Rejected):
-            raise RevisionMismatch(result.mismatches[0])
-        return result.revision
-
     def watch(self, prefix: str, from_revision: int) -> Watch:
         self._check_open()
         return self._history.watch(prefix, from_revision)
@@ -122,22 +100,6 @@ class EmbeddedStore(ABC):
         lease = EmbeddedLease(self, self._leases.grant(ttl_s, now), ttl_s, now + ttl_s)
         self._set_timer()
         return lease
-
-    async def close(self) -> None:
-        if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._closing)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # -- leases
 
@@ -195,10 +157,6 @@ class EmbeddedStore(ABC):
 
     # -- the end
 
-    def _check_open(self) -> None:
-        if self._closing is not None:
-            raise StoreClosed
-
     async def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -213,25 +171,13 @@ class EmbeddedLease:
 
     def __init__(self, store: EmbeddedStore, lease_id: int, ttl_s: int, expires_at: float) -> None:
         self._store = store
-        self._id = lease_id
-        self._ttl_s = ttl_s
-        self._expires_at = expires_at
-
-    @property
-    def id(self) -> int:
-        return self._id
-
-    @property
-    def ttl_s(self) -> int:
-        return self._ttl_s
-
-    @property
-    def expires_at(self) -> float:
-        return self._expires_at
+        self.id = lease_id
+        self.ttl_s = ttl_s
+        self.expires_at = expires_at
 
     async def keep_alive(self) -> None:
-        self._expires_at = self._store._keep_alive(self._id)
+        self.expires_at = self._store._keep_alive(self.id)
 
     async def revoke(self) -> None:
-        self._expires_at = min(self._expires_at, self._store._now())
-        await self._store._revoke(self._id)
+        self.expires_at = min(self.expires_at, self._store._now())
+        await self._store._revoke(self.id)

@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Final, Self
 from weakref import WeakSet
 
 import grpc
 
-from penstock.metadata.errors import LeaseLost, RevisionMismatch, StoreClosed, StoreUnavailable
+from penstock.metadata.base import BaseStore
+from penstock.metadata.errors import LeaseLost, StoreUnavailable
 from penstock.metadata.etcd_client import EtcdClient, EtcdRefused
 from penstock.metadata.etcd_config import EtcdConfig
 from penstock.metadata.etcd_lease import EtcdLease
@@ -26,11 +26,9 @@ from penstock.metadata.etcd_watch import EtcdWatch
 from penstock.metadata.store import (
     CommitResult,
     Committed,
-    Compare,
     Entry,
     Lease,
     Mismatch,
-    Put,
     Rejected,
     Snapshot,
     Transaction,
@@ -47,7 +45,7 @@ _COMPACTED: Final = "etcdserver: mvcc: required revision has been compacted"
 _TOO_LARGE: Final = "etcdserver: request is too large"
 
 
-class EtcdMetadataStore:
+class EtcdMetadataStore(BaseStore):
     """A `MetadataStore` on etcd. `now` is the clock of `Lease.expires_at`.
 
     A commit is sent to etcd at most once. `StoreUnavailable` from `commit` or `put` means that its outcome
@@ -55,13 +53,13 @@ class EtcdMetadataStore:
     """
 
     def __init__(self, config: EtcdConfig, *, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._client = EtcdClient(config)
         self._prefix = config.key_prefix.encode()
         self._now = now
         self._watches: WeakSet[EtcdWatch] = WeakSet()
         self._operations = 0  # under way
         self._idle = asyncio.Event()  # set while closing, when _operations is 0
-        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, config: EtcdConfig, *, now: Callable[[], float] = time.monotonic) -> Self:
@@ -112,23 +110,6 @@ class EtcdMetadataStore:
                 mismatches.append(Mismatch(compare=compare, actual=actual))
         return Rejected(revision=revision, mismatches=tuple(mismatches))
 
-    async def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        expected_revision: int | None = None,
-        lease: Lease | None = None,
-    ) -> int:
-        put = Put(key=key, value=value, lease_id=lease.id if lease is not None else None)
-        compares: tuple[Compare, ...] = ()
-        if expected_revision is not None:
-            compares = (Compare(key=key, mod_revision=expected_revision),)
-        result = await self.commit(Transaction(compares=compares, puts=(put,)))
-        if isinstance(result, Rejected):
-            raise RevisionMismatch(result.mismatches[0])
-        return result.revision
-
     def watch(self, prefix: str, from_revision: int) -> Watch:
         self._check_open()
         if from_revision < 1:
@@ -144,22 +125,6 @@ class EtcdMetadataStore:
             lease = EtcdLease(self._client, self._operation, self._now, ttl_s)
             await lease.grant()
         return lease
-
-    async def close(self) -> None:
-        if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._closing)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # -- keys
 
@@ -234,10 +199,6 @@ class EtcdMetadataStore:
         return lease_ids[-1]
 
     # -- the end
-
-    def _check_open(self) -> None:
-        if self._closing is not None:
-            raise StoreClosed
 
     @contextlib.contextmanager
     def _operation(self) -> Iterator[None]:

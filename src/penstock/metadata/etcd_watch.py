@@ -11,18 +11,18 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import grpc
 import grpc.aio
 
-from penstock.metadata.errors import Compacted, MetadataError, StoreClosed, StoreUnavailable
+from penstock.metadata.errors import Compacted, StoreClosed, StoreUnavailable
 from penstock.metadata.etcd_client import EtcdClient
 from penstock.metadata.etcd_endpoint import Metadata, Stream, Unreachable
 from penstock.metadata.etcd_messages import EVENT_DELETE, WATCH, Message
 from penstock.metadata.store import Event
+from penstock.metadata.unread import Unread
 
 __all__ = ["EtcdWatch"]
 
@@ -47,7 +47,7 @@ class EtcdWatch:
         from_revision: int,
         decode_key: Callable[[bytes], str],
     ) -> None:
-        self._unread = _Unread()
+        self._unread = _BoundedUnread()
         pump = _Pump(client, key, range_end, from_revision, decode_key, self._unread)
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(pump.run())
@@ -82,61 +82,28 @@ class _Ended(Exception):
     """etcd will not go on with this watch."""
 
 
-class _Unread:
-    """Events between a pump and a reader, bounded."""
+class _BoundedUnread(Unread):
+    """The same with a bound, which whoever fills it waits for."""
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-        self._error: MetadataError | None = None  # raised once there are no more events
-        self._closed = False
-        self._wakeup: asyncio.Future[None] | None = None  # while a reader waits
+        super().__init__()
         self._room = asyncio.Event()
         self._room.set()
 
     async def take(self) -> Event:
-        while not self._events:
-            if self._closed:
-                raise StopAsyncIteration
-            if self._error is not None:
-                raise self._error
-            if self._wakeup is not None:
-                raise RuntimeError("two tasks read one watch")
-            self._wakeup = asyncio.get_running_loop().create_future()
-            try:
-                await self._wakeup
-            finally:
-                self._wakeup = None
-        event = self._events.popleft()
-        if len(self._events) < UNREAD_EVENTS_MAX:
+        event = await super().take()
+        if len(self) < UNREAD_EVENTS_MAX:
             self._room.set()
         return event
 
-    def put(self, events: list[Event]) -> None:
-        if self._closed or self._error is not None:
-            return
-        self._events.extend(events)
-        if len(self._events) >= UNREAD_EVENTS_MAX:
+    def put(self, events: Iterable[Event]) -> None:
+        super().put(events)
+        if len(self) >= UNREAD_EVENTS_MAX:
             self._room.clear()
-        self._wake()
 
     async def room(self) -> None:
         """Wait until there is room for more."""
         await self._room.wait()
-
-    def fail(self, error: MetadataError) -> None:
-        """End with `error` after what is unread. The first error stays."""
-        if self._error is None:
-            self._error = error
-            self._wake()
-
-    def close(self) -> None:
-        self._closed = True
-        self._events.clear()
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._wakeup is not None and not self._wakeup.done():
-            self._wakeup.set_result(None)
 
 
 class _Pump:
@@ -147,7 +114,7 @@ class _Pump:
         range_end: bytes,
         from_revision: int,
         decode_key: Callable[[bytes], str],
-        unread: _Unread,
+        unread: _BoundedUnread,
     ) -> None:
         self._client = client
         self._key = key

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
@@ -12,6 +10,7 @@ from weakref import WeakValueDictionary
 from penstock.metadata.errors import Compacted, StoreClosed
 from penstock.metadata.keyspace import EMPTY_REVISION
 from penstock.metadata.store import Event
+from penstock.metadata.unread import Unread
 
 __all__ = ["HISTORY_EVENTS_MAX", "History", "HistoryWatch"]
 
@@ -91,58 +90,32 @@ class HistoryWatch:
     def __init__(self, prefix: str, from_revision: int) -> None:
         self._prefix = prefix
         self._from_revision = from_revision
-        self._events: deque[Event] = deque()
-        self._error: Compacted | StoreClosed | None = None  # raised once the queue is empty
-        self._closed = False
-        self._wakeup: asyncio.Future[None] | None = None  # set while a reader waits
+        self._unread = Unread()
 
     def __aiter__(self) -> HistoryWatch:
         return self
 
     async def __anext__(self) -> Event:
-        while not self._events:
-            if self._closed:
-                raise StopAsyncIteration
-            if self._error is not None:
-                raise self._error
-            if self._wakeup is not None:
-                raise RuntimeError("two tasks read one watch")
-            self._wakeup = asyncio.get_running_loop().create_future()
-            try:
-                await self._wakeup
-            finally:
-                self._wakeup = None
-        return self._events.popleft()
+        return await self._unread.take()
 
     async def aclose(self) -> None:
-        self._closed = True
-        self._events.clear()
-        self._wake()
+        self._unread.close()
 
     @property
     def unread_count(self) -> int:
-        return len(self._events)
+        return len(self._unread)
 
     def feed(self, events: tuple[Event, ...]) -> None:
         """Append what matches of one revision; the revisions must come in order."""
-        if self._closed or self._error is not None or events[0].mod_revision < self._from_revision:
+        if self._unread.has_ended or events[0].mod_revision < self._from_revision:
             return
         prefix = self._prefix
         matching = [event for event in events if event.key.startswith(prefix)]
         if matching:
             if not matching[-1].last_in_revision:
                 matching[-1] = replace(matching[-1], last_in_revision=True)
-            self._events.extend(matching)
-            self._wake()
+            self._unread.put(matching)
 
     def fail(self, error: Compacted | StoreClosed, *, drop_unread: bool = False) -> None:
         """End with `error`, after what is unread unless that is dropped. The first error stays."""
-        if self._error is None:
-            self._error = error
-            if drop_unread:
-                self._events.clear()
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._wakeup is not None and not self._wakeup.done():
-            self._wakeup.set_result(None)
+        self._unread.fail(error, drop_unread=drop_unread)
