@@ -23,8 +23,8 @@ ALLOWED: dict[str, set[str]] = {
     "metadata": {*BOTTOM},
     "groups": {*BOTTOM, "metadata"},
     "cluster": {*BOTTOM, "records", "log", "metadata"},
-    "broker": {*BOTTOM, "records", "log", "metadata", "groups"},
-    "kafka": {*BOTTOM, "records", "log", "metadata", "groups", "broker"},
+    "broker": {*BOTTOM, "records", "log", "metadata", "groups", "cluster"},
+    "kafka": {*BOTTOM, "records", "log", "metadata", "groups", "cluster", "broker"},
     "client": {*BOTTOM, "records"},
     "spark": {*BOTTOM, "records", "client"},
 }

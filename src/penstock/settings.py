@@ -111,6 +111,46 @@ class BrokerConfig:
     offset_metadata_bytes_max: int = option(
         4_096, "Longest note a client may store beside an offset.", at_least(0)
     )
+    etcd: str = option(
+        "",
+        "Endpoints of etcd as host:port,host:port: makes this broker a member of a cluster."
+        " Empty: it is alone.",
+    )
+    etcd_prefix: str = option(
+        "penstock/", "What the keys of this cluster begin with in etcd; clusters can share one."
+    )
+    etcd_user: str = option("", "User for etcd. Empty: etcd asks for none.")
+    etcd_password: str = option("", "Password for etcd; better given as PENSTOCK_ETCD_PASSWORD.")
+    etcd_ca: str = option("", "File with the CA of etcd's certificate: turns TLS on.")
+    etcd_cert: str = option("", "File with our certificate for etcd, if it asks for one.")
+    etcd_key: str = option("", "File with the key of that certificate.")
+    lease_ttl_s: int = option(
+        3, "A broker that is not heard of for this long is dead, and others lead what it led.",
+        between(2, 3_600),
+    )  # fmt: skip
+    default_replication_factor: int = option(
+        3, "Replicas of a topic created without a count; fewer where there are fewer brokers.",
+        between(1, 32_767),
+    )  # fmt: skip
+    acks_wait_ms_max: int = option(
+        5_000, "Longest wait of an acks=all write for the replicas in sync.", at_least(1)
+    )
+    replica_lag_ms_max: int = option(
+        10_000, "A follower that was not caught up for this long leaves the ISR.", at_least(100)
+    )
+    replica_lag_records_max: int = option(
+        0, "A follower that is further behind leaves the ISR at once; 0: no bound.", at_least(0)
+    )
+    replica_fetch_wait_ms_max: int = option(
+        500, "How long a leader may hold a follower's fetch that finds nothing.", at_least(1)
+    )
+    replica_fetch_bytes_max: int = option(
+        16 * 1024 * 1024, "Most bytes a follower asks a leader for at once.", at_least(64 * 1024)
+    )
+    catch_up_bytes_per_s_max: int = option(
+        0, "Most bytes a second fetched for replicas that are not in sync; 0: no limit.",
+        at_least(0),
+    )  # fmt: skip
     topic_defaults: Mapping[str, str] = field(
         default_factory=dict,
         metadata={
