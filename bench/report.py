@@ -1,9 +1,6 @@
 """The results as a page: `RESULTS.md` beside `results.json` and the plot."""
 
-import inspect
 import json
-import statistics
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import plot
-from bench.figures import number
+from bench.figures import Samples, bullets, how, median, number, spread_table
 from bench.measures import MEASUREMENTS
 from bench.metrics import KAFKA, LIMIT, METRICS, PENSTOCK, Metric
 from bench.spark.report import SparkResults
@@ -37,8 +34,6 @@ with what was sent; a difference stops the run."""
 
 RAW, RAW_SPARK = "results.json", "spark.json"
 
-Samples = Mapping[str, Mapping[str, list[float]]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
@@ -59,19 +54,21 @@ class Results:
     def load(cls, path: Path) -> "Results":
         return cls(**json.loads(path.read_text()))
 
+    @property
+    def measurements(self) -> list[str]:
+        return self.options["measurements"].split(", ")
+
     def with_repeated(self, later: "Results") -> "Results":
         """The same with the values of a later run in the place of those that it has, too."""
         when = f"{later.date}, {later.rounds} rounds, Penstock {later.versions['Penstock']}"
-        names = later.options["measurements"].split(", ")
         return replace(
             self,
             samples={**self.samples, **later.samples},
-            repeated={**self.repeated, **dict.fromkeys(names, when)},
+            repeated={**self.repeated, **dict.fromkeys(later.measurements, when)},
         )
 
     def median(self, key: str, broker: str) -> float | None:
-        values = self.samples.get(key, {}).get(broker)
-        return statistics.median(values) if values else None
+        return median(self.samples, key, broker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +158,7 @@ def _page(results: Results, rows: list[Row], *, with_plot: bool) -> str:
         "# Penstock and Apache Kafka under the same load",
         _INTRODUCTION.format(results=results),
         f"**{met} of {len(judged)} bars are met.**" if judged else "",
-        _bullets(results.machine | results.versions | results.options),
+        bullets(results.machine | results.versions | results.options),
         _repeated(results),
         "![each measure against Kafka, with its bar](results.svg)" if with_plot else "",
         "## The bars",
@@ -170,22 +167,18 @@ def _page(results: Results, rows: list[Row], *, with_plot: bool) -> str:
         _limit_text(results),
         "## How each figure was obtained",
         _RULES,
-        _how(results),
+        how({name: MEASUREMENTS[name] for name in results.measurements}),
         "## Every value",
-        _spread_table(results),
+        spread_table(results.samples, "broker"),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _bullets(facts: Mapping[str, str]) -> str:
-    return "\n".join(f"- {key}: {value}" for key, value in facts.items())
 
 
 def _repeated(results: Results) -> str:
     """Which measurements are not those of the run named above."""
     if not results.repeated:
         return ""
-    return "Measured again since, on the same machine, and in the table below:\n\n" + _bullets(
+    return "Measured again since, on the same machine, and in the table below:\n\n" + bullets(
         results.repeated
     )
 
@@ -222,20 +215,3 @@ def _limit_text(results: Results) -> str:
     if not lines:
         return ""
     return "## The ratio to the physical limit\n\n" + "\n".join(lines)
-
-
-def _how(results: Results) -> str:
-    return "\n".join(
-        f"- **{name}**: {' '.join((inspect.getdoc(run) or '').split())}"
-        for name, run in MEASUREMENTS.items()
-        if name in results.options["measurements"].split(", ")
-    )
-
-
-def _spread_table(results: Results) -> str:
-    lines = ["| value | broker | median | min | max | rounds |", "|---|---|--:|--:|--:|--:|"]
-    for key, brokers in results.samples.items():
-        for broker, values in brokers.items():
-            figures = map(number, (statistics.median(values), min(values), max(values)))
-            lines.append(f"| {key} | {broker} | {' | '.join(figures)} | {len(values)} |")
-    return "\n".join(lines)

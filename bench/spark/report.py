@@ -1,10 +1,8 @@
 """The Spark part of the page `RESULTS.md`, and its raw results `spark.json`."""
 
-import inspect
-import statistics
 from dataclasses import dataclass
 
-from bench.figures import number
+from bench.figures import Samples, bullets, how, median, number, spread_table
 from bench.spark.cases import CONNECTOR, CONNECTOR_KAFKA, OURS, Runner
 
 _READS = (CONNECTOR, CONNECTOR_KAFKA)
@@ -36,11 +34,10 @@ class SparkResults:
     minutes: float
     facts: dict[str, str]
     # case and size -> variant -> rows per second, one value for each round
-    samples: dict[str, dict[str, list[float]]]
+    samples: Samples
 
     def median(self, key: str, variant: str) -> float | None:
-        values = self.samples.get(key, {}).get(variant)
-        return statistics.median(values) if values else None
+        return median(self.samples, key, variant)
 
 
 def section(results: SparkResults) -> str:
@@ -49,13 +46,10 @@ def section(results: SparkResults) -> str:
         [
             "# Spark over Penstock and over Kafka",
             _INTRODUCTION.format(date=results.date, minutes=results.minutes, rounds=results.rounds),
-            "\n".join(f"- {key}: {value}" for key, value in results.facts.items()),
+            bullets(results.facts),
             _table(results),
-            "\n".join(
-                f"- **{case}**: {' '.join((inspect.getdoc(getattr(Runner, case)) or '').split())}"
-                for case in CASES
-            ),
-            _spread(results),
+            how({case: getattr(Runner, case) for case in CASES}),
+            spread_table(results.samples, "source"),
         ]
     )
 
@@ -82,13 +76,4 @@ def _table(results: SparkResults) -> str:
     lines = [f"| rows/s | {' | '.join(columns)} | ratio | bar | met |"]
     lines.append("|---|--:|--:|--:|--:|--:|---|")
     lines += [f"| {' | '.join(row)} |" for row in rows(results)]
-    return "\n".join(lines)
-
-
-def _spread(results: SparkResults) -> str:
-    lines = ["| value | source | median | min | max | rounds |", "|---|---|--:|--:|--:|--:|"]
-    for key, variants in results.samples.items():
-        for variant, values in variants.items():
-            figures = map(number, (statistics.median(values), min(values), max(values)))
-            lines.append(f"| {key} | {variant} | {' | '.join(figures)} | {len(values)} |")
     return "\n".join(lines)
