@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "kafka": {*BOTTOM, "records", "log", "metadata", "groups", "cluster", "broker"},
     "client": {*BOTTOM, "records"},
     "spark": {*BOTTOM, "records", "client"},
+    "processes": {*BOTTOM, "records", "client"},
 }
 # These stand on top of everything; only the command itself and tests stand on them.
 TOPS = {"cli", "demo", "testing", "__main__"}

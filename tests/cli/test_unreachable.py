@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from penstock.cli.process import free_port
+from penstock.processes.ports import free_port
 from tests.cli.command import Penstock
 
 COMMANDS = [

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock.cli.process import free_port, is_free
 from penstock.errors import ConfigError, PenstockError
+from penstock.processes.ports import free_port, is_free
 from penstock.testing import TestBroker, broker, broker_process
 
 QUIET: dict[str, Any] = {"log_level": 0}

@@ -74,7 +74,7 @@ def consume(
     client: ClientProperties = None,
 ) -> None:
     """Print the records of a topic up to its end, or for as long as it runs (--follow)."""
-    from penstock.cli.cluster import Cluster
+    from penstock.cli.contact import Cluster
     from penstock.cli.reading import Reader
     from penstock.cli.writing import RecordWriter
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli import output
-from penstock.cli.cluster import REQUEST_TIMEOUT_S, Cluster
+from penstock.cli.contact import REQUEST_TIMEOUT_S, Cluster
 from penstock.cli.failure import CommandError, UsageError
 from penstock.cli.groupstate import Group, describe_groups
 from penstock.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, Yes, examples

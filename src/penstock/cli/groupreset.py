@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli import offsets, output
-from penstock.cli.cluster import REQUEST_TIMEOUT_S, unknown_topic
+from penstock.cli.contact import REQUEST_TIMEOUT_S, unknown_topic
 from penstock.cli.failure import CommandError, UsageError
 from penstock.cli.groupstate import committed_offsets, describe_groups
 from penstock.cli.values import topic_partitions
@@ -13,7 +13,7 @@ from penstock.model import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.cli.adminapi import AdminClient
-    from penstock.cli.cluster import Cluster
+    from penstock.cli.contact import Cluster
     from penstock.cli.offsets import Range
     from penstock.cli.values import Position
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import offsets
-from penstock.cli.cluster import REQUEST_TIMEOUT_S
+from penstock.cli.contact import REQUEST_TIMEOUT_S
 from penstock.cli.failure import CommandError
 from penstock.model import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.cli.adminapi import AdminClient, ConsumerGroupDescription
-    from penstock.cli.cluster import Cluster
+    from penstock.cli.contact import Cluster
     from penstock.cli.offsets import Range
 
 

@@ -11,7 +11,7 @@ from penstock.model import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.cli.adminapi import AdminClient, OffsetSpec
-    from penstock.cli.cluster import Cluster
+    from penstock.cli.contact import Cluster
     from penstock.cli.values import Position
 
 
@@ -93,7 +93,7 @@ def _list(
 ) -> dict[TopicPartition, int]:
     from confluent_kafka import TopicPartition as Place
 
-    from penstock.cli.cluster import REQUEST_TIMEOUT_S
+    from penstock.cli.contact import REQUEST_TIMEOUT_S
 
     if not specs:
         return {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 import typer
 
 from penstock.cli import output
-from penstock.cli.cluster import REQUEST_TIMEOUT_S, Cluster, unknown_topic
+from penstock.cli.contact import REQUEST_TIMEOUT_S, Cluster, unknown_topic
 from penstock.cli.failure import CommandError, UsageError
 from penstock.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, examples
 from penstock.cli.recordtext import Record, from_json

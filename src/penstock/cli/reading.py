@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from confluent_kafka import TopicPartition as Place
 
     from penstock.cli.adminapi import AdminClient
-    from penstock.cli.cluster import Cluster
+    from penstock.cli.contact import Cluster
     from penstock.cli.values import Position
 
 BATCH_RECORDS_MAX: Final = 1_000

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import output
-from penstock.cli.cluster import REQUEST_TIMEOUT_S, Cluster
+from penstock.cli.contact import REQUEST_TIMEOUT_S, Cluster
 from penstock.cli.failure import UsageError
 from penstock.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, Yes, examples
 from penstock.cli.topicstate import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import offsets, output
-from penstock.cli.cluster import REQUEST_TIMEOUT_S, Cluster, unknown_topic
+from penstock.cli.contact import REQUEST_TIMEOUT_S, Cluster, unknown_topic
 from penstock.model import TopicPartition
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import time
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
-from penstock.cli.cluster import REQUEST_TIMEOUT_S
-from penstock.cli.cluster import Cluster as Clients
-from penstock.cli.process import BrokerProcess, is_free
+from penstock.cli.contact import REQUEST_TIMEOUT_S
+from penstock.cli.contact import Cluster as Clients
 from penstock.client.cluster import Cluster
 from penstock.demo.feed import Feed
 from penstock.demo.jobprocess import JobFailed, JobProcess
@@ -22,6 +21,8 @@ from penstock.demo.names import PARTITIONS, PER_MINUTE
 from penstock.demo.orders import Shop
 from penstock.demo.watch import Watch
 from penstock.errors import PenstockError
+from penstock.processes.broker import BrokerProcess
+from penstock.processes.ports import is_free
 
 _USUAL_PORT: Final = 9092
 _REMOVE_S_MAX: Final = 5.0

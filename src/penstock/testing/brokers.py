@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future
 
-    from penstock.cli.process import BrokerProcess
+    from penstock.processes.broker import BrokerProcess
 
 _STOP_TIMEOUT_S = 20.0
 
@@ -75,7 +75,7 @@ class ThreadBroker(TestBroker):
         self._failure: BaseException | None = None
 
     def start(self) -> None:
-        from penstock.cli.process import free_port, is_free
+        from penstock.processes.ports import free_port, is_free
 
         if self.bootstrap or "addr" in self._settings:
             self._start_at(self.bootstrap or self._settings["addr"])
@@ -203,7 +203,7 @@ def broker(**settings: Any) -> Iterator[ThreadBroker]:
 @contextlib.contextmanager
 def broker_process(**settings: Any) -> Iterator[ProcessBroker]:
     """The same as a process of its own, for tests that kill it: `b.kill()`, then `b.start()`."""
-    from penstock.cli.process import BrokerProcess
+    from penstock.processes.broker import BrokerProcess
 
     with _scratch_directory() as scratch:
         data_dir = str(settings.pop("data_dir", f"{scratch}/data"))
