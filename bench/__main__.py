@@ -1,20 +1,19 @@
 """`python -m bench`: run the measurements and write the results."""
 
 import argparse
-import signal
 import tempfile
-import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import BenchError, jars, machine, report
+from bench import BenchError, jars, report
 from bench.brokers import BROKERS
 from bench.measures import MEASUREMENTS
-from bench.session import Options, Session
+from bench.metrics import METRICS
+from bench.results import Results, print_summary, rows_of
+from bench.run import Options, carry_out, end_on_sigterm, progress_on
+from bench.session import Session
 
 _RUNS = jars.BENCH / ".runs"
 _FULL_ROUNDS, _QUICK_ROUNDS, _QUICK_SCALE = 5, 1, 10
@@ -62,40 +61,19 @@ def _plan(arguments: argparse.Namespace) -> Plan:
             brokers=tuple(arguments.brokers),
             rounds=arguments.rounds or (_QUICK_ROUNDS if arguments.quick else _FULL_ROUNDS),
             scale=scale,
-            recovery_bytes=int(gib * 2**30),
+            log_bytes=int(gib * 2**30),
             work_dir=Path(tempfile.mkdtemp(prefix="run-", dir=arguments.work_dir)),
         ),
     )
 
 
-def _run(plan: Plan, console: Console) -> report.Results:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    start = time.monotonic()
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        session = Session(options=plan.options, progress=progress)
-        try:
-            for name in plan.measurements:
-                MEASUREMENTS[name](session)
-            facts = machine.describe_machine(plan.options.work_dir)
-        finally:
-            session.close()
-    return report.Results(
-        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        rounds=plan.options.rounds,
-        minutes=(time.monotonic() - start) / 60,
-        options={
-            "measurements": ", ".join(plan.measurements),
-            "share of a full run's messages": f"1/{plan.options.scale}",
-            "log for the recovery": f"{plan.options.recovery_bytes / 2**30:g} GiB",
-        },
-        machine=facts,
-        versions=machine.describe_versions(),
-        samples={key: dict(values) for key, values in session.samples.items()},
-    )
-
-
-def _terminate(_signal: int, _frame: object) -> None:
-    raise SystemExit("terminated")
+def _run(plan: Plan, console: Console) -> Results:
+    with progress_on(console) as progress:
+        return carry_out(
+            Session(options=plan.options, progress=progress),
+            {name: MEASUREMENTS[name] for name in plan.measurements},
+            {"log for the recovery": f"{plan.options.log_bytes / 2**30:g} GiB"},
+        )
 
 
 def main() -> None:
@@ -105,16 +83,15 @@ def main() -> None:
         console.print("\n".join(MEASUREMENTS))
         return
     if arguments.render:
-        results = report.Results.load(arguments.render)
+        results = Results.load(arguments.render)
         console.print(report.write(results, arguments.out or arguments.render.parent))
         return
     if arguments.repeat:
-        committed = report.Results.load(jars.BENCH / report.RAW)
-        later = report.Results.load(arguments.repeat)
+        committed = Results.load(jars.BENCH / report.RAW)
+        later = Results.load(arguments.repeat)
         console.print(report.write(committed.with_repeated(later), jars.BENCH))
         return
-    # So that a terminated run stops and removes its brokers like a finished one.
-    signal.signal(signal.SIGTERM, _terminate)
+    end_on_sigterm()
     try:
         if "kafka" in arguments.brokers:
             console.print(f"Apache Kafka {jars.kafka_version()}: jars by Maven, once")
@@ -124,7 +101,7 @@ def main() -> None:
     except BenchError as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
     page = report.write(results, plan.out)
-    report.print_summary(console, report.rows_of(results))
+    print_summary(console, rows_of(results, METRICS))
     console.print(f"written to {page}")
 
 

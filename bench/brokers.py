@@ -1,7 +1,6 @@
 """The two brokers under test, each a child process on a free loopback port."""
 
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from typing import ClassVar
 
 from bench import BenchError, jars, processes
 from bench.wire import Connection, KafkaError
+from penstock.processes.ports import free_port
 
 READY_TIMEOUT_S = 120.0
 _JAVA_LOGGING = f"-Dlog4j2.configurationFile={jars.BENCH / 'log4j2.properties'}"
@@ -23,12 +23,6 @@ STOCK_JVM_FLAGS = (
 
 class BrokerFailedError(BenchError):
     """A broker did not start, or ended by itself; carries the end of its log."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Broker:

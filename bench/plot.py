@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter
 from bench.metrics import Better
 
 if TYPE_CHECKING:
-    from bench.report import Row
+    from bench.results import Row
 
 _MET, _MISSED = "#2a7f62", "#c0492f"
 
@@ -22,7 +22,11 @@ def draw(rows: list["Row"], path: Path) -> bool:
     panels = [panel for panel in (relative, absolute) if panel]
     if not panels:
         return False
-    with mpl.rc_context({"svg.fonttype": "none", "font.size": 10, "font.family": "sans-serif"}):
+    # The same figures make the same file.
+    with (
+        mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bench"}),
+        mpl.rc_context({"font.size": 10, "font.family": "sans-serif"}),
+    ):
         height = 0.34 * sum(map(len, panels)) + 1.8 * len(panels)
         figure = Figure(figsize=(11, height), layout="constrained")
         axes = figure.subplots(
@@ -33,7 +37,7 @@ def draw(rows: list["Row"], path: Path) -> bool:
                 _draw_relative(axis, panel)
             else:
                 _draw_absolute(axis, panel)
-        figure.savefig(path)
+        figure.savefig(path, metadata={"Date": None})
     return True
 
 

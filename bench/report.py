@@ -1,16 +1,14 @@
 """The results as a page: `RESULTS.md` beside `results.json` and the plot."""
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from bench import plot
-from bench.figures import Samples, bullets, how, median, number, spread_table
+from bench.figures import bullets, how, number, spread_table
 from bench.measures import MEASUREMENTS
-from bench.metrics import KAFKA, LIMIT, METRICS, PENSTOCK, Metric
+from bench.metrics import KAFKA, LIMIT, METRICS, PENSTOCK
+from bench.results import Results, Row, bar_table, repeated_text, rows_of, verdict
 from bench.spark.report import SparkResults
 from bench.spark.report import section as spark_section
 
@@ -35,73 +33,6 @@ with what was sent; a difference stops the run."""
 RAW, RAW_SPARK = "results.json", "spark.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
-    """One run, as kept in `results.json`."""
-
-    date: str
-    rounds: int
-    minutes: float
-    options: dict[str, str]
-    machine: dict[str, str]
-    versions: dict[str, str]
-    # metric key -> broker or variant -> one value for each round
-    samples: Samples
-    # measurement -> when, and with which Penstock, it was run again since
-    repeated: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def load(cls, path: Path) -> "Results":
-        return cls(**json.loads(path.read_text()))
-
-    @property
-    def measurements(self) -> list[str]:
-        return self.options["measurements"].split(", ")
-
-    def with_repeated(self, later: "Results") -> "Results":
-        """The same with the values of a later run in the place of those that it has, too."""
-        when = f"{later.date}, {later.rounds} rounds, Penstock {later.versions['Penstock']}"
-        return replace(
-            self,
-            samples={**self.samples, **later.samples},
-            repeated={**self.repeated, **dict.fromkeys(later.measurements, when)},
-        )
-
-    def median(self, key: str, broker: str) -> float | None:
-        return median(self.samples, key, broker)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A metric with its medians; None where a broker did not take part."""
-
-    metric: Metric
-    penstock: float | None
-    baseline: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        return self.penstock / self.baseline if self.penstock and self.baseline else None
-
-    @property
-    def met(self) -> bool | None:
-        if self.penstock is None:
-            return None
-        return self.metric.met(self.penstock, self.baseline)
-
-
-def rows_of(results: Results) -> list[Row]:
-    return [
-        Row(
-            metric=metric,
-            penstock=results.median(metric.key, PENSTOCK),
-            baseline=results.median(metric.key, metric.baseline),
-        )
-        for metric in METRICS
-        if metric.key in results.samples
-    ]
-
-
 def write(results: Results, directory: Path) -> Path:
     """Write the raw results, the plot and the page; the path of the page."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -121,7 +52,7 @@ def _write_page(directory: Path) -> Path:
     parts = []
     if (raw := directory / RAW).exists():
         results = Results.load(raw)
-        rows = rows_of(results)
+        rows = rows_of(results, METRICS)
         drawn = plot.draw(rows, directory / "results.svg")
         parts.append(_page(results, rows, with_plot=drawn))
     if (raw := directory / RAW_SPARK).exists():
@@ -131,38 +62,16 @@ def _write_page(directory: Path) -> Path:
     return page
 
 
-def print_summary(console: Console, rows: list[Row]) -> None:
-    """The same table on the terminal."""
-    table = Table("measure", "unit", "Penstock", "Kafka", "ratio", "bar", "met")
-    for row in rows:
-        table.add_row(*_cells(row), style="red" if row.met is False else None)
-    console.print(table)
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        row.metric.title,
-        row.metric.unit,
-        number(row.penstock),
-        number(row.baseline),
-        f"{row.ratio:.2f}×" if row.ratio is not None else "–",
-        row.metric.bar,
-        {True: "yes", False: "no", None: ""}[row.met],
-    )
-
-
 def _page(results: Results, rows: list[Row], *, with_plot: bool) -> str:
-    judged = [row for row in rows if row.met is not None]
-    met = sum(row.met is True for row in judged)
     parts = [
         "# Penstock and Apache Kafka under the same load",
         _INTRODUCTION.format(results=results),
-        f"**{met} of {len(judged)} bars are met.**" if judged else "",
+        verdict(rows),
         bullets(results.machine | results.versions | results.options),
-        _repeated(results),
+        repeated_text(results),
         "![each measure against Kafka, with its bar](results.svg)" if with_plot else "",
         "## The bars",
-        _bar_table(rows),
+        bar_table(rows),
         _NOTES,
         _limit_text(results),
         "## How each figure was obtained",
@@ -172,24 +81,6 @@ def _page(results: Results, rows: list[Row], *, with_plot: bool) -> str:
         spread_table(results.samples, "broker"),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _repeated(results: Results) -> str:
-    """Which measurements are not those of the run named above."""
-    if not results.repeated:
-        return ""
-    return "Measured again since, on the same machine, and in the table below:\n\n" + bullets(
-        results.repeated
-    )
-
-
-def _bar_table(rows: list[Row]) -> str:
-    lines = ["| measure | unit | Penstock | Kafka | ratio | bar | met |"]
-    lines.append("|---|---|--:|--:|--:|--:|---|")
-    for row in rows:
-        *cells, met = _cells(row)
-        lines.append(f"| {' | '.join(cells)} | {'**no**' if met == 'no' else met} |")
-    return "\n".join(lines)
 
 
 def _limit_text(results: Results) -> str:

@@ -1,84 +1,26 @@
-"""One benchmark run: its brokers, its rounds, its samples and its progress display."""
+"""A run with one broker of each kind: the brokers, their topics, the loads on them."""
 
-import json
-import shutil
-import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from rich.progress import Progress
-
-from bench import BenchError, processes
+from bench import processes
 from bench.brokers import BROKERS, Broker
-
-_CHILD_TIMEOUT_S = 600
-# The C library of a load tool keeps what it frees, else the kernel's clearing of fresh pages for
-# each response would be the largest part of what is measured. The brokers run without this.
-_KEEP_MEMORY = {
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
-}
-
-
-class MeasurementError(BenchError):
-    """A load tool failed, or what arrived is not what was sent. The run stops."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """`scale` divides the amounts of a full run."""
-
-    brokers: tuple[str, ...]
-    rounds: int
-    scale: int
-    recovery_bytes: int
-    work_dir: Path
+from bench.run import MeasurementError, Run
 
 
 @dataclass(slots=True)
-class Session:
-    """Holds everything that a measurement needs; `close` stops and removes all of it.
+class Session(Run):
+    """The brokers and topics of the measurements with one broker.
 
     Both brokers of the pair stay up, warm, through the measurements that share them, and take
     turns. An idle Kafka takes up to 5 % of one core, which Penstock's figures bear. What must be
     alone asks for `alone`.
     """
 
-    options: Options
-    progress: Progress
-    # metric key -> broker or variant -> one value for each round
-    samples: dict[str, dict[str, list[float]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )
     _pair: dict[str, Broker] = field(default_factory=dict)
-    _names: int = 0
-
-    def record(self, key: str, broker: str, value: float) -> None:
-        self.samples[key][broker].append(value)
-
-    def amount(self, full: int) -> int:
-        return max(1, full // self.options.scale)
-
-    def rounds(self, title: str) -> Iterator[tuple[str, ...]]:
-        """The brokers in the order of each round, the first place alternating.
-
-        One turn of the progress bar for each round.
-        """
-        task = self.progress.add_task(title, total=self.options.rounds)
-        for number in range(self.options.rounds):
-            yield self.options.brokers if number % 2 == 0 else self.options.brokers[::-1]
-            self.progress.advance(task)
-
-    def new_name(self, prefix: str) -> str:
-        self._names += 1
-        return f"{prefix}-{self._names}"
 
     # Brokers
 
@@ -130,7 +72,7 @@ class Session:
 
     def close(self) -> None:
         self.stop_pair()
-        shutil.rmtree(self.options.work_dir, ignore_errors=True)
+        Run.close(self)
 
     # Topics and loads
 
@@ -166,18 +108,6 @@ class Session:
             held = connection.record_count(topic, partitions)
         if held != expected:
             raise MeasurementError(f"{broker.name} holds {held} messages; {expected} were sent")
-
-    def load(self, module: str, *arguments: object) -> dict[str, Any]:
-        """Run a load tool of this package as its own process and read its JSON."""
-        done = processes.run(
-            [sys.executable, "-m", f"bench.{module}", *map(str, arguments)],
-            timeout_s=_CHILD_TIMEOUT_S,
-            settings=_KEEP_MEMORY,
-        )
-        if done.returncode != 0:
-            raise MeasurementError(f"bench.{module} {arguments}:\n{done.stderr}")
-        result: dict[str, Any] = json.loads(done.stdout)
-        return result
 
     def rdkafka(
         self,

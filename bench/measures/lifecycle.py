@@ -4,7 +4,8 @@ import time
 
 from bench import processes
 from bench.brokers import Broker, BrokerFailedError
-from bench.session import MeasurementError, Session
+from bench.run import MeasurementError
+from bench.session import Session
 from bench.wire import Connection, KafkaError, record_batch
 
 _PATIENCE_S = 300.0
@@ -52,7 +53,7 @@ def recovery(session: Session) -> None:
     that spawn until a client has both fetched the last record and produced a new one; then
     the number of records is compared with what was acknowledged. Three times, with 0.5 GB more
     written before each kill. The page cache is warm, as it is after the death of a process."""
-    first = max(1, session.options.recovery_bytes // _MESSAGE_BYTES)
+    first = max(1, session.options.log_bytes // _MESSAGE_BYTES)
     total = _KILLS * len(session.options.brokers)
     task = session.progress.add_task("recovery after kill -9", total=total)
     for name in session.options.brokers:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,12 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from bench import BenchError, machine, processes, report
 from bench.brokers import BROKERS, Broker
 from bench.jars import BENCH
+from bench.run import end_on_sigterm, progress_on
 from bench.spark import jars
 from bench.spark.cases import CONNECTOR, CONNECTOR_KAFKA, OURS, PARTITIONS, Workload
 from bench.spark.report import CASES, SparkResults, rows
@@ -111,8 +110,7 @@ def _drive(plan: Path, console: Console) -> dict[str, dict[str, list[float]]]:
     )
     samples: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     log = plan.with_name("driver.log")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress, log.open("w") as out:
+    with progress_on(console) as progress, log.open("w") as out:
         task = progress.add_task("warming up", total=total)
         command = processes.guarded([sys.executable, "-m", "bench.spark.driver", str(plan)])
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=out, text=True) as driver:
@@ -163,14 +161,10 @@ def _run(arguments: argparse.Namespace, console: Console) -> SparkResults:
     )
 
 
-def _terminate(_signal: int, _frame: object) -> None:
-    raise SystemExit("terminated")
-
-
 def main() -> None:
     arguments = _arguments()
     console = Console()
-    signal.signal(signal.SIGTERM, _terminate)
+    end_on_sigterm()
     try:
         results = _run(arguments, console)
     except BenchError as error:
