@@ -75,6 +75,18 @@ class Leadership:
         self._awaits_outcome = False  # of the last proposal
         self._is_syncing = False
         self._waits = ProduceWaits()
+        self._end_seen = self.epoch_start  # our log's end when we last looked
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether time alone changes nothing: nobody waits, and all in sync have all we have."""
+        end = self._local.log.log_end_offset
+        return not (
+            len(self._waits)
+            or self._proposals
+            or self._is_syncing
+            or any(self._log_end(member) < end for member in self.state.isr)
+        )
 
     def begin(self, now: float) -> list[Effect]:
         return [BeginEpoch(epoch=self.epoch), *self._review(now)]
@@ -131,6 +143,10 @@ class Leadership:
 
         With a `token` its produce waits for acks=all; the answer may be among the effects already.
         """
+        for follower in self._followers.values():
+            if follower.log_end >= self._end_seen:
+                follower.caught_up_at = now  # until this append it had all there was
+        self._end_seen = max(self._end_seen, self._local.log.log_end_offset)
         if token is not None:
             wait_s = self._local.settings.produce_wait_s_max if wait_s is None else wait_s
             self._waits.add(token, end_offset, now + wait_s)

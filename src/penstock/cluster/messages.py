@@ -48,6 +48,7 @@ class ReplicaFetched:
     error: ErrorCode | None = None
     diverging: EpochEnd | None = None  # the follower's last epoch ended here at the leader
     log_start: int | None = None  # the log begins above the offset asked for: start anew from here
+    leader_log_start: int = 0  # where the leader's log begins: what is below may go
     records: Any = None  # the driver's: what the log holds at the offset
 
 

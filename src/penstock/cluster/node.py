@@ -1,0 +1,260 @@
+"""This broker as a member of a cluster: what it knows, what it holds, and the controller if it is it.
+
+Everything that the store says, by watch, snapshot, own commit or refused compare, goes through `apply`,
+so that the view, the replicas, the controller and whoever observes see the same, in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from penstock.clock import Clock
+from penstock.cluster.controller import BrokerReport, ControllerSettings
+from penstock.cluster.controlling import ControllerSeat
+from penstock.cluster.fetching import Fetchers
+from penstock.cluster.local import BrokerTerm
+from penstock.cluster.membership import Membership
+from penstock.cluster.peers import Peers
+from penstock.cluster.proposals import Proposals
+from penstock.cluster.replicas import Replicas
+from penstock.cluster.reporting import Reporter
+from penstock.cluster.state import (
+    BROKERS,
+    CONTROLLER,
+    PARTITIONS,
+    TOPICS,
+    BrokerRegistration,
+    TopicState,
+    partition_key,
+)
+from penstock.cluster.view import (
+    BrokerChanged,
+    Change,
+    ClusterView,
+    ControllerChanged,
+    PartitionChanged,
+    TopicChanged,
+)
+from penstock.cluster.watching import PrefixWatcher
+from penstock.log import LogStore
+from penstock.metadata.errors import MetadataError
+from penstock.metadata.store import Lease, MetadataStore
+from penstock.model import BrokerInfo, TopicPartition
+from penstock.settings import BrokerConfig, TopicConfig
+
+__all__ = ["ClusterNode", "Observer"]
+
+logger = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.1
+_CONTROLLER_TICKS: Final = 10  # our ticks between two of the controller's
+_HAND_OVER_S_MAX: Final = 10.0
+
+
+class Observer(Protocol):
+    """Who wants to know what this broker knows and is."""
+
+    def changed(self, change: Change) -> None:
+        """The view has changed."""
+
+    def registered(self, lease: Lease, incarnation: str) -> None: ...
+
+    def unregistered(self) -> None: ...
+
+
+class ClusterNode:
+    """One member. `start` first, `leave` and `stop` last; belongs to one event loop."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        info: BrokerInfo,
+        store: MetadataStore,
+        logs: LogStore,
+        clock: Clock,
+        topic_config: Callable[[TopicState], TopicConfig],
+    ) -> None:
+        self.view = ClusterView()
+        self.term = BrokerTerm(id=info.id, storage_id=logs.storage_id)
+        self.observers: list[Observer] = []
+        self._store = store
+        self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refreshing: set[TopicPartition] = set()
+        registration = BrokerRegistration(
+            id=info.id,
+            host=info.host,
+            port=info.port,
+            incarnation="",
+            storage_id=logs.storage_id,
+            rack=info.rack,
+        )
+        self.membership = Membership(
+            store, registration, self.term, config.lease_ttl_s, clock, self
+        )
+        self._proposals = Proposals(store, self.apply, self.spawn)
+        self.replicas = Replicas(
+            term=self.term,
+            view=self.view,
+            logs=logs,
+            config=config,
+            clock=clock,
+            topic_config=topic_config,
+            propose=self._proposals.add,
+            refresh=self._refresh,
+        )
+        self.peers = Peers(config)
+        self._fetchers = Fetchers(self.peers, self.term, self.replicas, config)
+        self.replicas.fetchers = self._fetchers
+        self.seat = ControllerSeat(
+            store, self.view, self.term, clock, self.apply, self.spawn, ControllerSettings()
+        )
+        self._reporter = Reporter(self.term, self.view, self.replicas, self._send_report)
+        self._watchers = [
+            PrefixWatcher(store, prefix, self.apply)
+            for prefix in (BROKERS, TOPICS, PARTITIONS, CONTROLLER)
+        ]
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Register, learn what there is, and take part. `ConfigError` if another has our id."""
+        await self.membership.join()
+        for watcher in self._watchers:
+            await watcher.start()
+        self.replicas.start()
+        self.seat.claim_changed()
+        self.spawn(self._tick_for_ever())
+        self.spawn(self._reporter.run())
+
+    async def hand_over(self) -> None:
+        """Say that we leave, and wait until others lead what we led, or it takes too long."""
+        with contextlib.suppress(MetadataError):
+            await self.membership.announce_leaving()
+        if len(self.view.brokers) < 2 or self.term.is_over:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HAND_OVER_S_MAX):
+                await self.replicas.until_nothing_is_led()
+                return
+        logger.warning("some partitions found no other leader; stopping nevertheless")
+
+    async def stop(self) -> None:
+        """Give the lease back and end everything. Logs and store are their owner's to close."""
+        await self.membership.leave()
+        for watcher in self._watchers:
+            await watcher.stop()
+        await self.replicas.stop()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fetchers.close()
+        await self.peers.close()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("work of the cluster failed", exc_info=error)
+
+    async def _tick_for_ever(self) -> None:
+        for number in range(1, 2**62):
+            await asyncio.sleep(_TICK_S)
+            try:
+                self.replicas.tick()
+                if number % _CONTROLLER_TICKS == 0:
+                    self.seat.tick()
+            except Exception:
+                logger.exception("a tick failed")
+
+    # -- membership -----------------------------------------------------------------------------
+
+    def registered(self, lease: Lease, *, is_first: bool) -> None:
+        if not is_first:
+            self.replicas.registered_anew()
+        self.seat.registered(lease)
+        for observer in self.observers:
+            observer.registered(lease, self.term.incarnation)
+
+    def unregistered(self) -> None:
+        self.seat.unregistered()
+        for observer in self.observers:
+            observer.unregistered()
+
+    def lease_renewed(self) -> None:
+        self.replicas.lease_renewed()
+
+    def holds_lease(self) -> bool:
+        return self.term.holds_lease(self._clock.monotonic_s())
+
+    # -- metadata -------------------------------------------------------------------------------
+
+    def apply(self, key: str, value: bytes | None, revision: int) -> None:
+        """One key as the store has it at `revision`; what is known already changes nothing."""
+        try:
+            change = self.view.apply(key, value, revision)
+        except MetadataError as error:
+            logger.error("a key is left out: %s", error)
+            return
+        if change is None:
+            return
+        match change:
+            case PartitionChanged():
+                self.replicas.changed(change.partition, revision)
+            case TopicChanged():
+                self.replicas.topic_changed(change.topic)
+            case BrokerChanged():
+                self._broker_changed(change.broker, revision)
+            case ControllerChanged():
+                self.seat.claim_changed()
+        self.seat.changed(change)
+        for observer in self.observers:
+            observer.changed(change)
+
+    def _broker_changed(self, broker: int, revision: int) -> None:
+        registered = self.view.brokers.get(broker)
+        if broker == self.term.id:
+            self.membership.seen(registered, revision)
+        else:
+            address = None if registered is None else (registered.host, registered.port)
+            self.peers.update(broker, address)
+        self.replicas.brokers_changed()
+
+    def _refresh(self, partition: TopicPartition) -> None:
+        """Somebody knows more of a partition than we: do not wait for the watch."""
+        if partition not in self._refreshing:
+            self._refreshing.add(partition)
+            self.spawn(self._read(partition))
+
+    async def _read(self, partition: TopicPartition) -> None:
+        try:
+            entry = await self._store.get(partition_key(partition))
+            if entry is not None:
+                self.apply(entry.key, entry.value, entry.mod_revision)
+        except MetadataError as error:
+            logger.debug("no news of %s: %s", partition, error)
+        finally:
+            self._refreshing.discard(partition)
+
+    # -- reports --------------------------------------------------------------------------------
+
+    def on_report(self, report: BrokerReport) -> None:
+        """Of another broker, for the controller. NOT_CONTROLLER if that is not us."""
+        self.seat.report(report)
+
+    async def _send_report(self, controller: int, report: BrokerReport) -> None:
+        if controller == self.term.id:
+            self.seat.report(report)
+        else:
+            await self.peers.report(controller, report)

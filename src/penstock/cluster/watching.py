@@ -1,0 +1,89 @@
+"""Following a part of the metadata store: a snapshot, then every change, without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Final
+
+from penstock.metadata.errors import Compacted, StoreClosed, StoreError
+from penstock.metadata.store import MetadataStore
+
+__all__ = ["PrefixWatcher"]
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.2
+
+Apply = Callable[[str, bytes | None, int], None]
+
+
+class PrefixWatcher:
+    """Tells `apply` of every key under `prefix` as it is, and as it changes: key, value or None, revision.
+
+    After the history was compacted away under it, it reads everything again, and keys that are gone
+    are told of as deleted at the snapshot's revision.
+    """
+
+    def __init__(self, store: MetadataStore, prefix: str, apply: Apply) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._apply = apply
+        self._known: set[str] = set()
+        self._next_revision = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read what is there, then follow it in the background. `StoreError` if it can not be read."""
+        await self._read()
+        self._task = asyncio.create_task(self._follow())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _read(self) -> None:
+        snapshot = await self._store.get_prefix(self._prefix)
+        found = {entry.key for entry in snapshot.entries}
+        for key in self._known - found:
+            self._apply(key, None, snapshot.revision)
+        for entry in snapshot.entries:
+            self._apply(entry.key, entry.value, entry.mod_revision)
+        self._known = found
+        self._next_revision = snapshot.revision + 1
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._watch()
+            except Compacted:
+                logger.warning("the watch of %s fell behind; reading it anew", self._prefix)
+                await self._read_again()
+            except StoreClosed:
+                return
+            except Exception:
+                logger.exception("the watch of %s failed; it is begun anew", self._prefix)
+                await asyncio.sleep(_RETRY_S)
+                await self._read_again()
+
+    async def _read_again(self) -> None:
+        while True:
+            try:
+                return await self._read()
+            except StoreError as error:
+                logger.warning("the metadata store does not answer: %s", error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _watch(self) -> None:
+        async with aclosing(self._store.watch(self._prefix, self._next_revision)) as events:
+            async for event in events:
+                if event.value is None:
+                    self._known.discard(event.key)
+                else:
+                    self._known.add(event.key)
+                self._apply(event.key, event.value, event.mod_revision)
+                if event.last_in_revision:
+                    self._next_revision = event.mod_revision + 1
