@@ -19,7 +19,6 @@ from penstock import __version__
 from penstock.client.errors import BadAnswer, BrokerUnreachable, UnsupportedBroker
 from penstock.client.wire import (
     API_VERSIONS,
-    INT32,
     MALFORMED,
     Api,
     Build,
@@ -30,6 +29,7 @@ from penstock.client.wire import (
     request_header,
 )
 from penstock.errors import ConfigError, ErrorCode
+from penstock.wire import INT32
 
 FETCH_FRAME_BYTES_MAX: Final = 512 << 20  # a batch comes whole, however large its topic lets it be
 _CONTROL_FRAME_BYTES_MAX: Final = 64 << 20  # below what the first bytes of TLS and HTTP would be

@@ -12,16 +12,9 @@ import struct
 import uuid
 from typing import Final, NamedTuple
 
-from penstock.client.wire import (
-    INT32,
-    read_bytes_size,
-    read_count,
-    read_string,
-    skip_tags,
-    write_count,
-    write_string,
-)
+from penstock.client.wire import read_string
 from penstock.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
+from penstock.wire import INT32, read_bytes_size, read_count, skip_tags, write_count, write_string
 
 TOPIC_IDS_FROM: Final = 13
 _FLEXIBLE_FROM: Final = 12

@@ -10,17 +10,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.client.wire import (
-    INT32,
-    read_count,
-    read_string,
-    skip_tags,
-    write_count,
-    write_string,
-    write_uvarint,
-)
+from penstock.client.wire import read_string
 from penstock.model import TopicPartition
 from penstock.records.batch import CRC_START, crc_of
+from penstock.wire import INT32, read_count, skip_tags, write_count, write_string, write_uvarint
 
 _FLEXIBLE_FROM: Final = 9
 _ACKS_TIMEOUT: Final = struct.Struct(">hi")

@@ -11,8 +11,9 @@ from typing import Final
 from penstock.client.connection import Address, Connection
 from penstock.client.errors import BadAnswer, BrokerUnreachable
 from penstock.client.produce_codec import PartitionResult, decode_response, encode_request
-from penstock.client.wire import INT32, MALFORMED, PRODUCE
+from penstock.client.wire import MALFORMED, PRODUCE
 from penstock.model import TopicPartition
+from penstock.wire import INT32
 
 IN_FLIGHT_MAX: Final = (
     5  # brokers remember so many batches of a producer: the repeated ones are known

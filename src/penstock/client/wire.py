@@ -1,4 +1,4 @@
-"""Requests and answers as bytes: kio for the control messages, a few primitives for the hot two.
+"""Requests and answers as bytes: kio for the control messages, `penstock.wire` for the hot two.
 
 A control message is asked for in the newest version that both sides know. Its fields are named as kio
 names them; those that a version lacks are left out.
@@ -17,10 +17,7 @@ import kio.serial
 from kio.static.constants import EntityType
 
 from penstock.client.errors import BadAnswer
-
-INT16: Final = struct.Struct(">h")
-INT32: Final = struct.Struct(">i")
-_HEADER: Final = struct.Struct(">hhih")  # api key, version, correlation id, length of the client id
+from penstock.wire import INT16, REQUEST_HEADER, read_length, skip_tags
 
 # What reading bytes that are no answer can raise, in our codecs and in kio's.
 MALFORMED: Final = (IndexError, struct.error, ValueError, OverflowError, TypeError, MemoryError)
@@ -101,7 +98,7 @@ def decode_control(api: Api, version: int, body: memoryview, broker: str) -> Any
 
 def request_header(api: Api, version: int, correlation_id: int, client_id: bytes) -> bytes:
     """All that comes before the body, without the frame's length."""
-    head = _HEADER.pack(api.key, version, correlation_id, len(client_id)) + client_id
+    head = REQUEST_HEADER.pack(api.key, version, correlation_id, len(client_id)) + client_id
     return head + b"\x00" if version >= api.flexible_from else head
 
 
@@ -112,90 +109,12 @@ def body_position(api: Api, version: int, frame: memoryview) -> int:
     return skip_tags(frame, 4)
 
 
-# Primitives: readers return the value and the position behind it, and raise `MALFORMED`.
-
-
-def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise ValueError("a varint is too long")
-
-
-def write_uvarint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append((value & 0x7F) | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def skip_tags(data: memoryview, position: int) -> int:
-    """The position behind a section of tagged fields, none of which we read."""
-    count, position = read_uvarint(data, position)
-    for _ in range(count):
-        _, position = read_uvarint(data, position)
-        size, position = read_uvarint(data, position)
-        position += size
-        if position > len(data):
-            raise IndexError("tagged fields end too early")
-    return position
-
-
-def read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
-    """An array's length, null counting as empty."""
-    if flexible:
-        count, position = read_uvarint(data, position)
-        count -= 1
-    else:
-        count, position = INT32.unpack_from(data, position)[0], position + 4
-    if count > len(data) - position:
-        raise ValueError("an array is longer than its message")
-    return max(count, 0), position
-
-
 def read_string(data: memoryview, position: int, flexible: bool) -> tuple[str | None, int]:
-    if flexible:
-        size, position = read_uvarint(data, position)
-        size -= 1
-    else:
-        size, position = INT16.unpack_from(data, position)[0], position + 2
+    """Raises one of `MALFORMED`, as every reader in `penstock.wire` does."""
+    size, position = read_length(data, position, flexible, INT16)
     if size < 0:
         return None, position
     end = position + size
     if end > len(data):
         raise IndexError("a string ends too early")
     return str(data[position:end], "utf-8"), end
-
-
-def read_bytes_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
-    """The length of the bytes that follow, all of which are there; null counts as empty."""
-    if flexible:
-        size, position = read_uvarint(data, position)
-        size -= 1
-    else:
-        size, position = INT32.unpack_from(data, position)[0], position + 4
-    size = max(size, 0)
-    if position + size > len(data):
-        raise IndexError("bytes end too early")
-    return size, position
-
-
-def write_string(text: str | None, flexible: bool) -> bytes:
-    if text is None:
-        return b"\x00" if flexible else b"\xff\xff"
-    encoded = text.encode()
-    if flexible:
-        return write_uvarint(len(encoded) + 1) + encoded
-    return INT16.pack(len(encoded)) + encoded
-
-
-def write_count(count: int, flexible: bool) -> bytes:
-    return write_uvarint(count + 1) if flexible else INT32.pack(count)

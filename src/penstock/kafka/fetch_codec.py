@@ -13,20 +13,17 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.kafka.primitives import (
-    INT32,
     Topic,
     check_element_count,
     check_tag_count,
     read_count,
     read_string,
     read_topic,
-    read_uvarint,
     skip_tags,
-    write_count,
     write_topic,
-    write_uvarint,
 )
 from penstock.log import FileSlice
+from penstock.wire import INT32, read_uvarint, write_count, write_uvarint
 
 _WAIT_MIN_MAX_ISOLATION: Final = struct.Struct(">iiib")
 _SESSION: Final = struct.Struct(">ii")

@@ -12,18 +12,15 @@ from typing import Final, NamedTuple
 
 from penstock.errors import ErrorCode
 from penstock.kafka.primitives import (
-    INT32,
     Topic,
     check_element_count,
     read_count,
     read_size,
     read_topic,
-    read_uvarint,
     skip_tags,
-    write_count,
-    write_string,
     write_topic,
 )
+from penstock.wire import INT32, read_uvarint, write_count, write_string
 
 _ACKS_TIMEOUT: Final = struct.Struct(">hi")
 _RESULT: Final = struct.Struct(">ihqq")

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import logging
 import socket
-from typing import Any, Final
+from typing import Final
 
 from penstock.broker import Broker
 from penstock.errors import ConfigError
@@ -16,6 +16,7 @@ from penstock.kafka.connection import Connection
 from penstock.kafka.router import KafkaDoor
 from penstock.model import BrokerInfo
 from penstock.settings import BrokerConfig, parse_address
+from penstock.sockets import tune
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,6 @@ _BACKLOG: Final = 1024
 _ACCEPTS_AT_ONCE: Final = 64
 _ACCEPT_RETRY_S: Final = 0.1
 _STOP_GRACE_S: Final = 2.0
-_CONGESTION: Final = getattr(socket, "TCP_CONGESTION", None)  # Linux
 
 
 class KafkaServer:
@@ -81,7 +81,7 @@ class KafkaServer:
                 client.close()
                 continue
             client.setblocking(False)
-            _tune(client, peer)
+            tune(client, peer)
             self._all_closed.clear()
             self._connections.add(
                 Connection(
@@ -132,18 +132,6 @@ class KafkaServer:
             connection.close("the broker stops")
         self._door.cancel_requests()
         await self.broker.stop()
-
-
-def _tune(client: socket.socket, peer: tuple[Any, ...]) -> None:
-    """Answer without delay, and to clients on this machine without congestion control's pacing.
-
-    A system set to BBR spaces out packets by timers, also where no network can be congested: on
-    loopback that is a third of what an answer costs. Reno never waits.
-    """
-    with contextlib.suppress(OSError):
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if _CONGESTION and peer and peer[0] == client.getsockname()[0]:
-            client.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")
 
 
 def _listen(address: str) -> socket.socket:

@@ -20,13 +20,8 @@ from collections.abc import Callable
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, Final
 
-from penstock.kafka.primitives import (
-    ELEMENTS_MAX,
-    check_element_count,
-    check_tag_count,
-    read_uvarint,
-    write_uvarint,
-)
+from penstock.kafka.primitives import ELEMENTS_MAX, check_element_count, check_tag_count
+from penstock.wire import read_uvarint, write_uvarint
 
 _FIXED_BYTES: Final = {
     "bool": 1,

@@ -1,0 +1,25 @@
+"""What every connection of a broker is set to, whoever began it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Any, Final
+
+_CONGESTION: Final = getattr(socket, "TCP_CONGESTION", None)  # Linux
+
+
+def tune(connection: socket.socket, peer: tuple[Any, ...]) -> None:
+    """Send without delay, and to peers on this machine without congestion control's pacing.
+
+    A system set to BBR spaces out packets by timers, also where no network can be congested: on
+    loopback that is a third of what an answer costs. Reno never waits.
+    """
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if _CONGESTION and peer and _is_this_machine(peer[0], connection.getsockname()[0]):
+            connection.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")
+
+
+def _is_this_machine(theirs: str, ours: str) -> bool:
+    return theirs == ours or (theirs.startswith("127.") and ours.startswith("127."))
