@@ -8,6 +8,7 @@ PenstockError
     └── StoreError         the store itself
         ├── StoreUnavailable   it cannot write (or be reached) now; later it may again
         ├── StoreClosed        it was closed
+        ├── Fenced             what the writer may write under is no longer its own
         ├── StoreLocked        another process has the database file open
         └── StoreCorrupt       the database file is damaged, or is not ours
 """
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compacted",
+    "Fenced",
     "LeaseLost",
     "MetadataError",
     "RevisionMismatch",
@@ -88,6 +90,14 @@ class StoreClosed(StoreError):
 
     def __init__(self) -> None:
         super().__init__("the metadata store is closed")
+
+
+class Fenced(StoreError):
+    """A `FencedStore` has lost what it writes under: nothing was written, nothing ever will be."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key!r} has changed hands: this writer may write no more")
+        self.key = key
 
 
 class StoreLocked(StoreError):
