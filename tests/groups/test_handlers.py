@@ -441,7 +441,7 @@ class TestOffsetFetch:
             topics=topics,
             groups=[{"group_id": "g", "topics": topics}],
         )
-        gone = ErrorCode.coordinator_not_available
+        gone = ErrorCode.not_coordinator
         if version == 1:
             assert answer.topics[0].partitions[0].error_code is gone
         else:

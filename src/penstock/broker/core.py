@@ -38,7 +38,11 @@ class Broker:
         self.store = store
         self.logs = logs
         self.topics = TopicCatalog(store, logs, config, info.id)
-        self.groups = GroupCoordinator(store, config, clock)
+        self.groups = GroupCoordinator(store, config, clock, info.id)
+
+    def find_broker(self, broker_id: int) -> BrokerInfo | None:
+        """Where clients reach a broker that is there now."""
+        return self.info if broker_id == self.info.id else None
 
     @classmethod
     async def start(

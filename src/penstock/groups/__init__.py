@@ -1,4 +1,4 @@
-"""Consumer groups: the classic protocol's state machine, its coordinator, and committed offsets."""
+"""Consumer groups: the classic protocol's state machine, its coordinators, and committed offsets."""
 
 from penstock.groups.coordinator import GROUP_TYPE, GroupCoordinator, GroupOverview
 from penstock.groups.messages import (
@@ -13,6 +13,7 @@ from penstock.groups.messages import (
     SyncResult,
 )
 from penstock.groups.offsets import CommittedOffset, NewOffset, OffsetTable
+from penstock.groups.spread import SpreadCoordinator
 
 __all__ = [
     "GROUP_TYPE",
@@ -28,6 +29,7 @@ __all__ = [
     "Member",
     "NewOffset",
     "OffsetTable",
+    "SpreadCoordinator",
     "SyncRequest",
     "SyncResult",
 ]

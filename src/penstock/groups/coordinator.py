@@ -25,7 +25,7 @@ from penstock.groups.messages import (
 )
 from penstock.groups.offset_keeper import OffsetKeeper
 from penstock.groups.offsets import NewOffset, OffsetTable
-from penstock.groups.storage import GroupStorage
+from penstock.groups.storage import GroupStorage, Kept
 from penstock.metadata.errors import StoreError
 from penstock.metadata.store import MetadataStore
 from penstock.model import TopicPartition
@@ -57,44 +57,77 @@ class GroupCoordinator:
     `load` first, `start` then, `stop` last. Before `load` is done requests are told so; after `stop`
     they, and whoever still waits, are sent to look for the coordinator anew.
 
+    In a cluster there is one for each slot of groups that a broker holds: see `SpreadCoordinator`.
+
     What is answered is durable: assignments before members get them, offsets before they are
     acknowledged or seen. If the store fails, the answer is COORDINATOR_NOT_AVAILABLE, which clients
     retry, and the group is as it was.
     """
 
-    def __init__(self, store: MetadataStore, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self, store: MetadataStore, config: BrokerConfig, clock: Clock, broker_id: int | None = None
+    ) -> None:
+        self._broker_id = config.broker_id if broker_id is None else broker_id
         self._config = config
         self._driver = GroupDriver(GroupStorage(store), config, clock)
         self._offsets = OffsetKeeper(self._driver, config)
         self._phase = _Phase.LOADING
         self._expiry: asyncio.Task[None] | None = None
 
+    # -- who coordinates what -------------------------------------------------------------------
+
+    def of(self, group_id: str) -> GroupCoordinator:  # noqa: ARG002
+        """The coordinator to ask about the group: this one. In a cluster it may be elsewhere."""
+        return self
+
+    def coordinator_of(self, group_id: str) -> int | None:  # noqa: ARG002
+        """The id of the broker that coordinates the group: this one."""
+        return self._broker_id
+
     # -- life -----------------------------------------------------------------------------------
 
-    async def load(self) -> None:
+    @property
+    def is_loaded(self) -> bool:
+        return self._phase is not _Phase.LOADING
+
+    async def load(self, kept: Kept | None = None) -> None:
         """Read groups and offsets; members go on in their generation, with a full session each.
 
-        `StoreError` if the store cannot be read or holds what is neither.
+        `kept` is what somebody else has read of the store; then offsets of topics that are gone are
+        deleted, too. `StoreError` if the store cannot be read or holds what is neither.
         """
-        for record in await self._driver.storage.load_groups():
+        storage = self._driver.storage
+        if kept is None:
+            kept = await storage.read()
+        for record in await storage.load_groups(kept.groups):
             self._driver.restore(record)
-        await self._offsets.load()
-        self._phase = _Phase.ACTIVE
+        await self._offsets.load(kept.offsets)
+        if kept.topics is not None:
+            await self._offsets.forget_older(kept.topics)
+        if self._phase is _Phase.LOADING:
+            self._phase = _Phase.ACTIVE
 
     async def start(self) -> None:
         """Begin to expire offsets, every `retention_check_interval_ms`."""
         self._expiry = asyncio.get_running_loop().create_task(self._expire_for_ever())
 
-    async def stop(self) -> None:
-        """Answer whoever waits, and wait for what is on its way to the store. Idempotent."""
+    def retire(self) -> None:
+        """Take no more requests, and answer whoever waits. What is on its way to the store goes on."""
+        if self._phase is _Phase.STOPPED:
+            return
         self._phase = _Phase.STOPPED
         if self._expiry is not None:
             self._expiry.cancel()
-            await asyncio.wait([self._expiry])
-            self._expiry = None
         for entry in self._driver.entries():
             entry.group.unload()
             self._driver.perform(entry)
+
+    async def stop(self) -> None:
+        """`retire`, and wait for what is on its way to the store. Idempotent."""
+        self.retire()
+        if self._expiry is not None:
+            await asyncio.wait([self._expiry])
+            self._expiry = None
         await self._driver.finish()
 
     def tick(self) -> None:
@@ -320,6 +353,14 @@ class GroupCoordinator:
     async def retain_topics(self, exists: Callable[[str], bool]) -> None:
         """Delete the offsets of topics that do not exist, as a crash may have left them. After `load`."""
         await self._offsets.forget_topics(lambda topic: not exists(topic))
+
+    async def forget_deleted(self, topic: str) -> None:
+        """As `forget_topic`, where the topic may be there again already, with offsets of its own.
+
+        Only offsets older than the topic, as the store has it now, are deleted: those committed for the
+        one that was deleted.
+        """
+        await self._offsets.forget_deleted(topic)
 
     async def expire(self) -> None:
         """One pass of expiry: offsets that are too old, and empty groups without any. See `start`."""

@@ -30,6 +30,7 @@ from penstock.groups.offsets import OffsetTable
 from penstock.groups.storage import GroupStorage
 from penstock.groups.timers import Deadlines
 from penstock.metadata.errors import StoreError
+from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig
 
 __all__ = ["Entry", "GroupDriver"]
@@ -48,6 +49,7 @@ class Entry:
     offsets: OffsetTable = field(default_factory=OffsetTable)
     stores: deque[StoreGroup] = field(default_factory=deque)  # in order; the first is being written
     writes: set[Task] = field(default_factory=set)  # under way to the store
+    offset_writes: dict[TopicPartition, Task] = field(default_factory=dict)  # the last of each
 
 
 class GroupDriver:

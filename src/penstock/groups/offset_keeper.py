@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.driver import Entry, GroupDriver
 from penstock.groups.messages import GroupState
 from penstock.groups.offsets import CommittedOffset, NewOffset, OffsetTable, expired_offsets
+from penstock.groups.storage import DeletedOffsets, stored_offset
 from penstock.metadata.errors import StoreError
+from penstock.metadata.store import Entry as StoreEntry
 from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig
 
@@ -22,6 +25,8 @@ logger = logging.getLogger(__name__)
 # Whatever the setting says, a note must fit in a write to the store: escaped six-fold, with its key.
 METADATA_BYTES_LIMIT: Final = 128 * 1024
 DELETE_ATTEMPTS_MAX: Final = 3
+LOADED_AT_ONCE_MAX: Final = 2_000
+NEVER: Final = sys.maxsize  # as a revision: no write is as late
 
 
 class OffsetKeeper:
@@ -32,10 +37,13 @@ class OffsetKeeper:
         self._retention_ms = config.offsets_retention_ms
         self._metadata_bytes_max = min(config.offset_metadata_bytes_max, METADATA_BYTES_LIMIT)
 
-    async def load(self) -> None:
-        for stored in await self._driver.storage.load_offsets():
+    async def load(self, entries: Iterable[StoreEntry]) -> None:
+        for count, found in enumerate(entries):
+            stored = stored_offset(found)
             entry = self._driver.get_or_create(stored.group_id)
             entry.offsets.put(stored.at, stored.value, stored.revision)
+            if count % LOADED_AT_ONCE_MAX == LOADED_AT_ONCE_MAX - 1:
+                await asyncio.sleep(0)  # a broker that takes over still serves the rest
 
     # -- commit and fetch -----------------------------------------------------------------------
 
@@ -73,15 +81,37 @@ class OffsetKeeper:
                     commit_ms=now.wall_ms,
                     expire_ms=expire_ms,
                 )
-        write = driver.spawn(entry, self._write(entry, values)) if values else None
+        write = self._begin_write(entry, values) if values else None
         driver.perform(entry)
         if write is not None:
             outcome |= await asyncio.shield(write)
         return outcome
 
-    async def _write(
+    def _begin_write(
         self, entry: Entry, values: Mapping[TopicPartition, CommittedOffset]
+    ) -> asyncio.Task[dict[TopicPartition, ErrorCode]]:
+        """Write after those under way for the same partitions: a store need not keep their order."""
+        under_way = entry.offset_writes
+        before = {under_way[at] for at in values if at in under_way}
+        task = self._driver.spawn(entry, self._write(entry, values, before))
+        under_way.update(dict.fromkeys(values, task))
+
+        def finished(done: asyncio.Task[dict[TopicPartition, ErrorCode]]) -> None:
+            for at in values:
+                if under_way.get(at) is done:
+                    del under_way[at]
+
+        task.add_done_callback(finished)
+        return task
+
+    async def _write(
+        self,
+        entry: Entry,
+        values: Mapping[TopicPartition, CommittedOffset],
+        before: Collection[asyncio.Task[Any]],
     ) -> dict[TopicPartition, ErrorCode]:
+        if before:
+            await asyncio.wait(before)
         revisions = await self._driver.storage.put_offsets(entry.group.group_id, values)
         for at, revision in revisions.items():
             entry.offsets.put(at, values[at], revision)
@@ -138,13 +168,19 @@ class OffsetKeeper:
         revisions = {
             at: revision for at in doomed if (revision := offsets.revision(at)) is not None
         }
+        return (await self._delete_revisions(entry, revisions)).complete
+
+    async def _delete_revisions(
+        self, entry: Entry, revisions: Mapping[TopicPartition, int]
+    ) -> DeletedOffsets:
+        offsets = entry.offsets
         outcome = await self._driver.storage.delete_offsets(entry.group.group_id, revisions)
         for at, revision in outcome.removed.items():
             offsets.remove(at, revision)
         for stored in outcome.changed:
             offsets.put(stored.at, stored.value, stored.revision)
         self._driver.forget_if_vacant(entry)
-        return outcome.complete
+        return outcome
 
     async def forget_topics(self, is_gone: Callable[[str], bool]) -> None:
         """Delete the offsets of every topic that is gone. Commits for it must be refused already."""
@@ -170,6 +206,52 @@ class OffsetKeeper:
             for at, _ in kept:
                 entry.offsets.drop(at)
             self._driver.forget_if_vacant(entry)
+
+    async def forget_deleted(self, topic: str) -> None:
+        """Delete the offsets of a topic that are older than it is, or all if there is none now."""
+        for entry in self._driver.entries():
+            await self._driver.settle(entry)
+        # What is deleted is what was there before the topic was looked at, and not what came since.
+        doomed = self._older({topic: NEVER})
+        if not doomed:
+            return
+        try:
+            created = await self._driver.storage.topic_revision(topic)
+            if created is not None:
+                doomed = self._older({topic: created})
+            await self._delete_exactly(doomed)
+        except StoreError as error:
+            raise ApiError(ErrorCode.coordinator_not_available, str(error)) from error
+
+    async def forget_older(self, topics: Mapping[str, int]) -> None:
+        """Delete every offset that is older than its topic, or whose topic is not one of `topics`."""
+        names = {name for entry in self._driver.entries() for name in entry.offsets.topics()}
+        await self._delete_exactly(self._older({name: topics.get(name, NEVER) for name in names}))
+
+    def _older(self, topics: Mapping[str, int]) -> list[tuple[Entry, dict[TopicPartition, int]]]:
+        """The offsets of each topic that were committed before a revision, with their own."""
+        found = []
+        for entry in self._driver.entries():
+            offsets = entry.offsets
+            older = {
+                at: revision
+                for topic in topics
+                for at, _ in offsets.entries(topic)
+                if (revision := offsets.revision(at)) is not None and revision < topics[topic]
+            }
+            if older:
+                found.append((entry, older))
+        return found
+
+    async def _delete_exactly(self, doomed: list[tuple[Entry, dict[TopicPartition, int]]]) -> None:
+        """Delete offsets as they were; one that has been committed since stays."""
+
+        async def delete(entry: Entry, revisions: dict[TopicPartition, int]) -> None:
+            while not (await self._delete_revisions(entry, revisions)).complete:
+                current = {at: entry.offsets.revision(at) for at in revisions}
+                revisions = {at: r for at, r in revisions.items() if current[at] == r}
+
+        await asyncio.gather(*[delete(entry, revisions) for entry, revisions in doomed])
 
     # -- expire ---------------------------------------------------------------------------------
 

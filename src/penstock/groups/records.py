@@ -21,6 +21,7 @@ from penstock.model import TopicPartition
 
 GROUPS: Final = "groups/"
 OFFSETS: Final = "offsets/"
+TOPICS: Final = "topics/"  # not ours: looked at to tell which offsets are of topics that are gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,18 @@ class Parts:
 
     version: int
     count: int
+
+
+def topic_key(topic: str) -> str:
+    return TOPICS + topic
+
+
+def group_of_key(key: str) -> str:
+    """The group that a key under `GROUPS` or `OFFSETS` belongs to."""
+    try:
+        return unquote(key.split("/", 2)[1], errors="strict")
+    except UnicodeDecodeError as error:
+        raise _corrupt(key, "a key of a group", error) from error
 
 
 def group_key(group_id: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -26,10 +26,13 @@ from penstock.metadata.store import (
 )
 from penstock.model import TopicPartition
 
-__all__ = ["DeletedOffsets", "GroupStorage", "StoredOffset"]
+__all__ = ["DeletedOffsets", "GroupStorage", "Kept", "StoredOffset", "stored_offset"]
 
 logger = logging.getLogger(__name__)
 
+# A transaction has room left for the compare that fences a coordinator.
+OPERATIONS_MAX: Final = TRANSACTION_OPERATIONS_MAX - 1
+BYTES_MAX: Final = TRANSACTION_BYTES_MAX - 1024
 PART_BYTES_MAX: Final = 512 * 1024
 # From here on encoding takes long enough to be worth a thread.
 MEMBERS_ON_LOOP_MAX: Final = 500
@@ -43,6 +46,16 @@ class StoredOffset:
     at: TopicPartition
     value: CommittedOffset
     revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What the store holds of groups: those of a coordinator, or all."""
+
+    groups: Sequence[Entry]
+    offsets: Sequence[Entry]
+    # Every topic, and the revision it was created at, read after the offsets. None: not looked at.
+    topics: Mapping[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -68,10 +81,15 @@ class GroupStorage:
 
     # -- groups ---------------------------------------------------------------------------------
 
-    async def load_groups(self) -> list[GroupRecord]:
-        """All groups. Parts that a crash left behind are deleted."""
-        snapshot = await self._store.get_prefix(records.GROUPS)
-        values = {entry.key: entry.value for entry in snapshot.entries}
+    async def read(self) -> Kept:
+        """All groups and offsets there are."""
+        groups = await self._store.get_prefix(records.GROUPS)
+        offsets = await self._store.get_prefix(records.OFFSETS)
+        return Kept(groups=groups.entries, offsets=offsets.entries)
+
+    async def load_groups(self, entries: Iterable[Entry]) -> list[GroupRecord]:
+        """The groups in `entries`. Parts that a crash left behind are deleted."""
+        values = {entry.key: entry.value for entry in entries}
         loaded = []
         used = set()
         for key in [key for key in values if key.count("/") == 1]:
@@ -136,9 +154,10 @@ class GroupStorage:
 
     # -- offsets --------------------------------------------------------------------------------
 
-    async def load_offsets(self) -> Iterator[StoredOffset]:
-        snapshot = await self._store.get_prefix(records.OFFSETS)
-        return (self._stored(entry) for entry in snapshot.entries)
+    async def topic_revision(self, topic: str) -> int | None:
+        """The revision that the topic was created at; None if there is no such topic now."""
+        entry = await self._store.get(records.topic_key(topic))
+        return None if entry is None else entry.create_revision
 
     async def put_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
@@ -192,7 +211,7 @@ class GroupStorage:
                 if mismatch.actual is None:
                     outcome.removed[keys[mismatch.compare.key]] = result.revision + 1
                 else:
-                    outcome.changed.append(self._stored(mismatch.actual))
+                    outcome.changed.append(stored_offset(mismatch.actual))
         return outcome
 
     async def delete_topic_offsets(self, topics: Iterable[tuple[str, str]]) -> None:
@@ -210,11 +229,11 @@ class GroupStorage:
             *[self._store.commit(Transaction(deletes=tuple(batch))) for batch in batches]
         )
 
-    @staticmethod
-    def _stored(entry: Entry) -> StoredOffset:
-        group_id, at = records.parse_offset_key(entry.key)
-        value = records.decode_offset(entry.key, entry.value)
-        return StoredOffset(group_id=group_id, at=at, value=value, revision=entry.mod_revision)
+
+def stored_offset(entry: Entry) -> StoredOffset:
+    group_id, at = records.parse_offset_key(entry.key)
+    value = records.decode_offset(entry.key, entry.value)
+    return StoredOffset(group_id=group_id, at=at, value=value, revision=entry.mod_revision)
 
 
 def _batches(sized: Iterable[tuple[int, T]]) -> Iterator[list[T]]:
@@ -222,9 +241,7 @@ def _batches(sized: Iterable[tuple[int, T]]) -> Iterator[list[T]]:
     batch: list[T] = []
     batch_bytes = 0
     for size, item in sized:
-        if batch and (
-            len(batch) == TRANSACTION_OPERATIONS_MAX or batch_bytes + size > TRANSACTION_BYTES_MAX
-        ):
+        if batch and (len(batch) == OPERATIONS_MAX or batch_bytes + size > BYTES_MAX):
             yield batch
             batch, batch_bytes = [], 0
         batch.append(item)

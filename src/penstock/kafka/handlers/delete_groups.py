@@ -41,7 +41,7 @@ async def handle(
 
 async def _delete(broker: Broker, group_id: str) -> GroupResult:
     try:
-        await broker.groups.delete(group_id)
+        await broker.groups.of(group_id).delete(group_id)
     except ApiError as error:
         return GroupResult(group_id=group_id, error_code=error.code)
     return GroupResult(group_id=group_id)

@@ -68,7 +68,7 @@ def handle(
 
 def _describe(broker: Broker, group_id: str, operations: int, version: int) -> DescribedGroup:
     try:
-        found = broker.groups.describe(group_id)
+        found = broker.groups.of(group_id).describe(group_id)
     except ApiError as error:
         if error.code is not ErrorCode.group_id_not_found:
             return DescribedGroup(

@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker looks after a group. Here, this one."""
+"""FindCoordinator: which broker looks after a group."""
 
 from __future__ import annotations
 
@@ -83,7 +83,14 @@ def _find(broker: Broker, key: str, key_type: int) -> Coordinator:
             error_code=ErrorCode.invalid_group_id,
             error_message="the group id is empty",
         )
-    info = broker.info
+    broker_id = broker.groups.coordinator_of(key)
+    info = None if broker_id is None else broker.find_broker(broker_id)
+    if info is None:
+        return Coordinator(
+            key=key,
+            error_code=ErrorCode.coordinator_not_available,
+            error_message="no broker coordinates the group at the moment",
+        )
     return Coordinator(key=key, node_id=info.id, host=info.host, port=info.port)
 
 

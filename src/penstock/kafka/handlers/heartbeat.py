@@ -26,7 +26,7 @@ class HeartbeatResponse:
 
 
 def handle(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
-    broker.groups.heartbeat(
+    broker.groups.of(request.group_id).heartbeat(
         request.group_id,
         member_id=request.member_id,
         generation_id=request.generation_id,

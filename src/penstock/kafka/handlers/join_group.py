@@ -47,7 +47,7 @@ async def handle(
 ) -> JoinGroupResponse:
     version = context.api_version
     has_rebalance_timeout = version >= FIRST_VERSION_WITH_REBALANCE_TIMEOUT
-    result = await broker.groups.join(
+    result = await broker.groups.of(request.group_id).join(
         request.group_id,
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,

@@ -59,7 +59,7 @@ def downgrade(response: LeaveGroupResponse, version: int) -> LeaveGroupResponse:
 def handle(
     broker: Broker, request: LeaveGroupRequest, context: RequestContext
 ) -> LeaveGroupResponse:
-    errors = broker.groups.leave(request.group_id, request.members)
+    errors = broker.groups.of(request.group_id).leave(request.group_id, request.members)
     return LeaveGroupResponse(
         members=[
             MemberResult(

@@ -102,7 +102,7 @@ async def _commit(
 ) -> Mapping[TopicPartition, ErrorCode]:
     retention_ms = request.retention_time_ms
     try:
-        return await broker.groups.commit_offsets(
+        return await broker.groups.of(request.group_id).commit_offsets(
             request.group_id,
             offsets,
             member_id=request.member_id,

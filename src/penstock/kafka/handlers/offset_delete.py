@@ -58,7 +58,7 @@ async def handle(
         if broker.topics.get(topic.name) is not None
         for partition in topic.partitions
     ]
-    errors = await broker.groups.delete_offsets(request.group_id, asked)
+    errors = await broker.groups.of(request.group_id).delete_offsets(request.group_id, asked)
     unknown = ErrorCode.unknown_topic_or_partition
     return OffsetDeleteResponse(
         topics=[

@@ -91,9 +91,14 @@ def handle(
 
 def _group_result(broker: Broker, asked: GroupAsked, version: int) -> GroupResult:
     try:
-        offsets = broker.groups.offsets(asked.group_id)
+        offsets = broker.groups.of(asked.group_id).offsets(asked.group_id)
     except ApiError as error:
-        return _failed(asked, error.code, version)
+        code = error.code
+        if code is ErrorCode.coordinator_not_available:
+            code = (
+                ErrorCode.not_coordinator
+            )  # older Java consumers give up on the other here
+        return _failed(asked, code, version)
     has_ids = version >= FIRST_VERSION_WITH_TOPIC_IDS
     if asked.topics is None:
         topics = _all_topics(broker, offsets, has_ids)

@@ -41,7 +41,7 @@ class SyncGroupResponse:
 async def handle(
     broker: Broker, request: SyncGroupRequest, context: RequestContext
 ) -> SyncGroupResponse:
-    result = await broker.groups.sync(
+    result = await broker.groups.of(request.group_id).sync(
         request.group_id,
         SyncRequest(
             member_id=request.member_id,
