@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.cluster.state import PartitionState
 from penstock.errors import ErrorCode
+from penstock.log.epochs import EpochEnd as EpochEnd
 
 NO_EPOCH = -1  # of a client that has no view of the leadership, and of an empty log
 ALL = -1  # acks: answered when every member of the ISR has the records
-
-
-class EpochEnd(NamedTuple):
-    """`epoch` wrote nothing at or above `end_offset`. (-1, -1): that epoch, and all before, are unknown."""
-
-    epoch: int
-    end_offset: int
 
 
 class Role(Enum):

@@ -68,6 +68,8 @@ class Checkpoint:
         default_factory=list
     )  # lost offsets [a, b) between segments
     epochs: list[tuple[int, int]] = field(default_factory=list)
+    last_epoch: int | None = None  # of the last record before `written`; None: not noted
+    high_watermark: int | None = None  # of a replica's log
     producers: list[Any] = field(default_factory=list)
 
     def start_point(self) -> Position:

@@ -23,9 +23,10 @@ from penstock.log.checkpoint import (
 )
 from penstock.log.files import Directory, LogFile
 from penstock.log.indexing import Trust
-from penstock.log.plans import CheckpointPlan, SyncPlan
+from penstock.log.plans import CheckpointPlan, CheckpointTurn, CutPlan, Saved, SyncPlan
 from penstock.log.recovery import recover
 from penstock.log.segment import OpenFiles, Segment
+from penstock.log.watermark import Watermark
 from penstock.settings import TopicConfig
 
 _NOTHING: Final = Position(segment=0, byte=0, offset=0)
@@ -49,6 +50,7 @@ class DurableLog:
         self._open_files = open_files
         self._dirty = dirty
         self.index_lock = threading.Lock()  # held by the one thread that makes an index anew
+        self.index_files_lock = threading.Lock()  # held while it takes the old one's place
         is_new = not os.path.isdir(directory)
         os.makedirs(directory, exist_ok=True)
         state = recover(directory, clock, open_files, config.index_interval_bytes)
@@ -57,6 +59,9 @@ class DurableLog:
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = state.log_end_offset
         self._epochs = state.epochs
+        self._last_epoch = state.last_epoch  # of the last record, even if that is deleted by now
+        self._watermark: Watermark | None = None  # None: all there is may be read
+        self.recovered_high_watermark = state.high_watermark
         self._producers = state.producers
         self._gaps = state.gaps
         self._durable = state.durable
@@ -70,7 +75,10 @@ class DurableLog:
         if is_new:
             topic_dir = os.path.dirname(directory)
             self._directories_to_sync += [topic_dir, os.path.dirname(topic_dir)]
-        self._saved = state.saved  # the last recovery point written: a position and the log's start
+        self._saved = state.saved  # the last recovery point written
+        self._checkpoint_turn = CheckpointTurn()
+        self.cut_offsets: list[int] = []  # where the log was cut since it was opened, each time
+        self._cut: CutPlan | None = None  # the last one, if it may not be on disk yet
         self._records_unsynced = max(0, self.log_end_offset - state.durable.offset)
         if state.scanned_bytes or self._records_unsynced:
             self._dirty[self] = None
@@ -88,10 +96,13 @@ class DurableLog:
             return StorageError(self.failure.message)
         return ApiError(self.failure.code, self.failure.message)
 
-    def _roll(self, now_ms: int) -> Segment:
+    def _roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
+        """A new active segment, from the log's end on, or from above it: what lies between is lost."""
         sealed = self._active
         sealed.cut_torn()
-        segment = Segment(self.directory, self.log_end_offset, 0, self._open_files)
+        if base_offset is None:
+            base_offset = self.log_end_offset
+        segment = Segment(self.directory, base_offset, 0, self._open_files)
         segment.activate(is_new=True)
         try:
             sealed.seal()
@@ -132,10 +143,17 @@ class DurableLog:
             active=self._active.file,
             sealed=list(self._unsynced),
             directories=list(self._directories_to_sync),
+            cuts=len(self.cut_offsets),
+            cut=self._cut,
         )
 
     def finish_sync(self, plan: SyncPlan) -> None:
-        """Called on the event loop once the plan has run without error."""
+        """Called on the event loop once the plan has run without error.
+
+        If the log was cut meanwhile, the sync counts for nothing: it may have covered what is gone.
+        """
+        if plan.cuts != len(self.cut_offsets):
+            return
         synced = {segment for segment, _ in plan.sealed}
         self._unsynced = [item for item in self._unsynced if item[0] not in synced]
         if plan.position.segment == self._active.base_offset:
@@ -159,6 +177,10 @@ class DurableLog:
         active = self._active
         return Position(segment=active.base_offset, byte=active.size, offset=self.log_end_offset)
 
+    def was_cut_below(self, offset: int, cuts: int) -> bool:
+        """Whether records below `offset` were cut off since there had been `cuts` cuts."""
+        return any(cut < offset for cut in self.cut_offsets[cuts:])
+
     # Recovery points
 
     @property
@@ -166,13 +188,22 @@ class DurableLog:
         """How much a recovery would have to scan now."""
         if self._saved is None:
             return self._active.size
-        if self._saved[0].segment != self._active.base_offset:
+        if self._saved.position.segment != self._active.base_offset:
             return self._active.size + 1
-        return self._active.size - self._saved[0].byte
+        return self._active.size - self._saved.position.byte
 
     @property
     def is_checkpointed(self) -> bool:
-        return self._saved == (self._position(), self.log_start_offset)
+        return self._saved == self._to_save(self._position())
+
+    def _to_save(self, position: Position) -> Saved:
+        watermark = self._watermark
+        return Saved(
+            position,
+            self.log_start_offset,
+            None if watermark is None else watermark.place.offset,
+            self._epochs.latest,
+        )
 
     @property
     def is_synced(self) -> bool:
@@ -199,11 +230,11 @@ class DurableLog:
 
     def _checkpoint_plan(self, boot: str, indexes: str, *, must_be_durable: bool) -> CheckpointPlan:
         active = self._active
-        position = self._position()
+        saved = self._to_save(self._position())
         data = Checkpoint(
             boot=boot,
             log_start_offset=self.log_start_offset,
-            written=position,
+            written=saved.position,
             durable=self._durable,
             segment_created_ms=active.created_ms,
             max_timestamp=active.indexes.max_timestamp,
@@ -211,20 +242,24 @@ class DurableLog:
             indexes=indexes,
             gaps=self._gaps,
             epochs=self._epochs.entries,
+            last_epoch=self._last_epoch,
+            high_watermark=saved.high_watermark,
             producers=self._producers.to_json(),
         ).encode()
         return CheckpointPlan(
             directory=Directory(self.directory),
-            position=position,
-            log_start_offset=self.log_start_offset,
             data=data,
             indexes=active.indexes,
             must_be_durable=must_be_durable,
+            turn=self._checkpoint_turn,
+            cuts=len(self.cut_offsets),
+            saved=saved,
         )
 
     def finish_checkpoint(self, plan: CheckpointPlan) -> None:
         """Called once the plan has run without error."""
-        self._saved = (plan.position, plan.log_start_offset)
+        if plan.cuts == len(self.cut_offsets):
+            self._saved = plan.saved
 
     def close(self, *, force_checkpoint: bool = False) -> None:
         """Sync everything and write the recovery point at the end of the log. Blocks."""

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class EpochEnd(NamedTuple):
+    """`epoch` wrote nothing at or above `end_offset`. (-1, -1): that epoch, and all before, are unknown."""
+
+    epoch: int
+    end_offset: int
 
 
 class LeaderEpochs:
@@ -31,19 +39,19 @@ class LeaderEpochs:
         if epoch > self.latest:
             self._entries.append((epoch, start_offset))
 
-    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
         """The largest known epoch that is not above `epoch`, and where it ended; (-1, -1) if none.
 
         The offset is where the next epoch begins, or the log's end for the latest one.
         """
         if epoch == self.latest:
-            return epoch, log_end_offset
+            return EpochEnd(epoch, log_end_offset)
         if not self._entries or epoch > self.latest or epoch < 0:
-            return -1, -1
+            return EpochEnd(-1, -1)
         after = bisect_right(self._entries, epoch, key=lambda entry: entry[0])
         if after == 0:
-            return epoch, self._entries[0][1]
-        return self._entries[after - 1][0], self._entries[after][1]
+            return EpochEnd(epoch, self._entries[0][1])
+        return EpochEnd(self._entries[after - 1][0], self._entries[after][1])
 
     def epoch_at(self, offset: int) -> int:
         """The epoch that wrote `offset`; -1 if no epoch began at or before it."""

@@ -15,21 +15,26 @@ from typing import Final, NamedTuple
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ApiError, CorruptLogError, ErrorCode, StorageError
-from penstock.log.durable import DurableLog
+from penstock.log.cutting import CuttableLog
+from penstock.log.epochs import EpochEnd
+from penstock.log.fetched import NO_EPOCH, check_fetched
 from penstock.log.files import Directory, FileSlice
 from penstock.log.index import BadIndexError
 from penstock.log.plans import RemovalPlan
 from penstock.log.producers import ProducerSummary
-from penstock.log.reading import ColdRead, TimestampOffset
+from penstock.log.reading import ColdRead, Part, TimestampOffset
 from penstock.log.retention import expired_count
 from penstock.log.segment import OpenFiles, Segment, UncheckedGapError
 from penstock.log.timestamps import first_at_or_after, newest_record, record_at
+from penstock.log.watermark import Place, Watermark
 from penstock.records.batch import (
+    HEADER_BYTES,
     NO_PRODUCER,
     NO_TIMESTAMP,
     BatchHeader,
     assign,
     check_produced,
+    read_header,
     stamp_append_time,
 )
 from penstock.settings import INT64_MAX, TopicConfig
@@ -46,7 +51,7 @@ class Appended(NamedTuple):
     end_offset: int
 
 
-class PartitionLog(DurableLog):
+class PartitionLog(CuttableLog):
     """Offsets `[log_start_offset, log_end_offset)` of one partition."""
 
     def __init__(
@@ -71,14 +76,17 @@ class PartitionLog(DurableLog):
             {} if dirty is None else dirty,
         )
         self.leader_epoch = 0
+        # Told how many bytes came, or may be read by now: consumers', and replicas' readers.
         self.subscribers: dict[Callable[[PartitionLog, int], None], None] = {}
+        self.replica_subscribers: dict[Callable[[PartitionLog, int], None], None] = {}
 
     # What there is
 
     @property
     def high_watermark(self) -> int:
-        """End of what may be read: with one replica, the end of the log."""
-        return self.log_end_offset
+        """End of what consumers may read: what was set, or the end of the log if nothing was."""
+        watermark = self._watermark
+        return self.log_end_offset if watermark is None else watermark.place.offset
 
     @property
     def size_bytes(self) -> int:
@@ -88,8 +96,18 @@ class PartitionLog(DurableLog):
     def segment_count(self) -> int:
         return len(self._segments)
 
-    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEnd:
         return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    def last_epoch(self) -> int:
+        """The epoch of the last record, if that is deleted by now, too; -1 if there was none."""
+        return self._last_epoch
+
+    def begin_epoch(self, epoch: int) -> None:
+        """What is appended from now on is of this epoch, which begins at the log's end."""
+        self.leader_epoch = epoch
+        self._epochs.assign(epoch, self.log_end_offset)
+        self._dirty[self] = None
 
     def active_producers(self) -> list[ProducerSummary]:
         return self._producers.summaries()
@@ -116,8 +134,8 @@ class PartitionLog(DurableLog):
         `batch` is patched in place, and not kept. A repetition of an idempotent batch is answered
         with the offset that it has already.
         """
-        if self.failure is not None:
-            raise self.failure_again()
+        if self.failure is not None or self._cut is not None:
+            self._make_writable()
         config = self.config
         header = check_produced(batch, config.max_message_bytes)
         now_ms = self._clock.wall_ms()
@@ -147,12 +165,109 @@ class PartitionLog(DurableLog):
         self._dirty[self] = None
         if header.producer_id > NO_PRODUCER:
             self._producers.record(header, base_offset, now_ms)
-        if self.leader_epoch > self._epochs.latest:
+        if self.leader_epoch != self._last_epoch:
             self._epochs.assign(self.leader_epoch, base_offset)
-        if self.subscribers:
-            for notify in tuple(self.subscribers):
-                notify(self, len(batch))
+            self._last_epoch = self.leader_epoch
+        if self._watermark is not None:
+            self._watermark.grown(end_offset, segment)
+        if self.subscribers or self.replica_subscribers:
+            self._tell_of_growth(len(batch))
         return Appended(base_offset, append_time, end_offset)
+
+    def append_fetched(self, records: memoryview) -> int:
+        """Write whole batches as the leader's log has them, byte for byte; the log's end then.
+
+        `ApiError` for one that cannot be what comes next: it, and all behind it, leave no trace.
+        """
+        self._make_writable()
+        if self.log_start_offset == self.log_end_offset:
+            self._begin_within_batch(records)
+        position = 0
+        try:
+            while position < len(records):
+                position += self._append_run(records[position:])
+        except OSError as error:
+            raise StorageError(f"cannot write to {self.directory}: {error.strerror}") from error
+        finally:
+            if self.log_end_offset < self.log_start_offset:  # it was not written
+                self._start_over(self.log_start_offset)
+            if position:
+                self._dirty[self] = None
+                self._tell_of_growth(position)
+        return self.log_end_offset
+
+    def _begin_within_batch(self, records: memoryview) -> None:
+        """The leader's log may begin within a batch: the segment has to begin with that batch."""
+        offset = self.log_end_offset
+        if len(records) >= HEADER_BYTES:
+            header = read_header(records)
+            if header.base_offset < offset <= header.last_offset:
+                check_fetched(records, 0, header.base_offset, NO_EPOCH)
+                self._start_over(offset, base_offset=header.base_offset)
+                self._make_writable()
+
+    def _append_run(self, records: memoryview) -> int:
+        """Write the first batches, as far as they go to one segment, at once; how many bytes."""
+        now_ms = self._clock.wall_ms()
+        header = check_fetched(records, 0, self.log_end_offset, self._last_epoch)
+        segment = self._segment_for_fetched(header, now_ms)
+        headers = [header]
+        size = header.size_bytes
+        room = self.config.segment_bytes - segment.size
+        while size < len(records):
+            next_offset = header.last_offset + 1
+            try:
+                header = check_fetched(records, size, next_offset, header.leader_epoch)
+            except ApiError:
+                break  # raised when it is its turn
+            if (
+                size + header.size_bytes > room
+                or header.base_offset != next_offset
+                or header.last_offset - segment.base_offset >= _RELATIVE_OFFSET_MAX
+            ):
+                break
+            headers.append(header)
+            size += header.size_bytes
+        position = segment.size
+        segment.append_run(records[:size], headers, self.config.index_interval_bytes)
+        self._note_fetched(headers, segment, position, now_ms)
+        return size
+
+    def _segment_for_fetched(self, header: BatchHeader, now_ms: int) -> Segment:
+        gap = (self.log_end_offset, header.base_offset)
+        if gap[0] == gap[1]:
+            return self._segment_for(header.size_bytes, header.last_offset + 1, now_ms)
+        # Between segments, as all gaps are: within one, a damaged offset would look the same.
+        segment = self._roll(now_ms, header.base_offset)
+        self._gaps.append(gap)
+        self.log_end_offset = header.base_offset
+        return segment
+
+    def _note_fetched(
+        self, headers: list[BatchHeader], segment: Segment, position: int, now_ms: int
+    ) -> None:
+        """These batches are in `segment` from `position` on."""
+        places: list[Place] = []
+        for header in headers:
+            if header.producer_id > NO_PRODUCER:
+                self._producers.record(header, header.base_offset, now_ms)
+            if header.leader_epoch != self._last_epoch:
+                self._epochs.assign(header.leader_epoch, header.base_offset)
+                self._last_epoch = header.leader_epoch
+            position += header.size_bytes
+            places.append(Place(header.last_offset + 1, segment, position))
+        end_offset = headers[-1].last_offset + 1
+        self._records_unsynced += end_offset - headers[0].base_offset
+        self.log_end_offset = end_offset
+        if self._watermark is not None:
+            self._watermark.grown_by_run(places)
+
+    def _tell_of_growth(self, size: int) -> None:
+        if self._watermark is None:
+            for notify in tuple(self.subscribers):
+                notify(self, size)
+        for notify in tuple(self.replica_subscribers):
+            notify(self, size)
 
     def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
         config = self.config
@@ -180,17 +295,72 @@ class PartitionLog(DurableLog):
             return self._roll(now_ms)
         return active
 
+    # The high watermark
+
+    def track_high_watermark(self, offset: int) -> None:
+        """From now on this log is a replica's: consumers see what is below the high watermark."""
+        self._watermark = Watermark(self._place_for_readers(offset))
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Let consumers see what is below `offset`, and no more. Only for a log that is tracked."""
+        watermark = self._watermark
+        assert watermark is not None, "the high watermark is not tracked"
+        before = watermark.place
+        if offset == before.offset:
+            return
+        place = watermark.pass_to(offset)
+        if place is None:
+            place = self._place_for_readers(offset)
+            if place.offset < before.offset:
+                watermark = self._watermark = Watermark(place)
+        watermark.place = place
+        self._dirty[self] = None
+        if place.offset > before.offset and self.subscribers:
+            size = self._bytes_between(before, place)
+            for notify in tuple(self.subscribers):
+                notify(self, size)
+
+    def _place_for_readers(self, offset: int) -> Place:
+        offset = min(max(offset, self.log_start_offset), self.log_end_offset)
+        first = self._segments[0]
+        if offset == first.base_offset:
+            return Place(offset, first, 0)
+        try:
+            return self.place_of(offset)
+        except CorruptLogError as error:
+            raise self.fail(f"{error}; run `penstock log verify`") from error
+        except OSError as error:
+            raise StorageError(f"cannot read {self.directory}: {error.strerror}") from error
+
+    def _bytes_between(self, low: Place, high: Place) -> int:
+        if low.segment is high.segment:
+            return high.byte - low.byte
+        first = self._segment_index(low.segment.base_offset)
+        last = self._segment_index(high.segment.base_offset)
+        return sum(item.size for item in self._segments[first:last]) - low.byte + high.byte
+
+    def wake_subscribers(self) -> None:
+        """Tell everybody to look again: not what there is has changed, but who may have it."""
+        for notify in (*self.subscribers, *self.replica_subscribers):
+            notify(self, 0)
+
     # Reading
 
-    def read(self, offset: int, bytes_max: int) -> FileSlice | ColdRead | None:
+    def read(
+        self, offset: int, bytes_max: int, *, uncommitted: bool = False
+    ) -> FileSlice | ColdRead | None:
         """Whole batches from the one that holds `offset` on; None at the end of the log.
 
         At least one batch, however large; else at most `bytes_max`. What has not been in memory or
-        checked since the start comes as a `ColdRead`, to be run in a thread.
+        checked since the start comes as a `ColdRead`, to be run in a thread. `uncommitted`: beyond the
+        high watermark, too, which is where the log ends for all but other replicas.
         """
         if self.failure is not None:
             raise self.failure_again()
         if offset == self.log_end_offset:
+            return None
+        watermark = None if uncommitted else self._watermark
+        if watermark is not None and watermark.place.offset <= offset < self.log_end_offset:
             return None
         if not self.log_start_offset <= offset < self.log_end_offset:
             raise ApiError(
@@ -199,17 +369,17 @@ class PartitionLog(DurableLog):
             )
         at = self._segment_index(offset)
         try:
-            found = self._read_warm(at, offset, bytes_max)
+            if watermark is None:
+                found = self._read_warm(at, offset, bytes_max)
+            else:
+                found = self._read_warm_below(watermark.place, at, offset, bytes_max)
         except CorruptLogError as error:
             raise self.fail(f"{error}; run `penstock log verify`") from error
         except OSError as error:
             raise StorageError(f"cannot read {self.directory}: {error.strerror}") from error
         if found is not None:
             return found
-        return ColdRead(
-            self, self._segments, at, offset, bytes_max,
-            size=self._active.size, end_offset=self.log_end_offset,
-        )  # fmt: skip
+        return ColdRead(self, self._parts(watermark, at), offset, bytes_max)
 
     def _read_warm(self, at: int, offset: int, bytes_max: int) -> FileSlice | None:
         """From segment `at`, or the next with records if a gap ends it; None if a disk may wait."""
@@ -223,6 +393,26 @@ class PartitionLog(DurableLog):
                 return None
             if found is not None:
                 return found if self._is_warm(segment, found) else None
+        return None
+
+    def _read_warm_below(
+        self, end: Place, at: int, offset: int, bytes_max: int
+    ) -> FileSlice | None:
+        """As `_read_warm`, as if the log ended at `end`."""
+        for i in range(at, len(self._segments)):
+            segment = self._segments[i]
+            is_last = segment is end.segment
+            if not segment.is_indexed:
+                return None
+            size, end_offset = (end.byte, end.offset) if is_last else (segment.size, self.end_of(i))
+            try:
+                found = segment.read(offset, bytes_max, size, end_offset)
+            except (BadIndexError, UncheckedGapError):
+                return None
+            if found is not None:
+                return found if self._is_warm(segment, found) else None
+            if is_last:
+                return None
         return None
 
     @staticmethod
@@ -246,21 +436,32 @@ class PartitionLog(DurableLog):
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after this time. Blocks: runs in a thread."""
-        return first_at_or_after(self, self.segments(), timestamp_ms)
+        return first_at_or_after(self, self._parts(self._watermark), timestamp_ms)
 
     def max_timestamp(self) -> TimestampOffset | None:
         """The first record with the largest timestamp. Blocks: runs in a thread."""
-        return newest_record(self, self.segments())
+        return newest_record(self, self._parts(self._watermark))
 
     def timestamp_at(self, offset: int) -> TimestampOffset | None:
         """The record at `offset`, or the first behind it. Blocks: runs in a thread."""
-        return record_at(self, self.segments(), offset)
+        return record_at(self, self._parts(self._watermark), offset)
 
-    def segments(self) -> list[tuple[Segment, int]]:
-        """The segments as they are now, each with the offset behind its last record."""
-        segments = list(self._segments)
-        ends = [segment.base_offset for segment in segments[1:]]
-        return list(zip(segments, [*ends, self.log_end_offset], strict=True))
+    def _parts(self, watermark: Watermark | None, start: int = 0) -> list[Part]:
+        """The segments as they are now, from index `start` on; up to the high watermark if given."""
+        end_offset = self.log_end_offset  # in this order, beside appends: never too much
+        segments = self._segments[start:]
+        ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
+        parts = [
+            Part(segment, segment.size, end, segment.size, end)
+            for segment, end in zip(segments, ends, strict=True)
+        ]
+        if watermark is None:
+            return parts
+        place = watermark.place
+        for i, part in enumerate(parts):
+            if part.segment is place.segment:
+                return [*parts[:i], part._replace(size=place.byte, end_offset=place.offset)]
+        return parts
 
     def is_known_gap(self, start: int, end: int) -> bool:
         """Whether the records of `[start, end)` are known to be lost, by a crash or a repair."""
@@ -292,8 +493,9 @@ class PartitionLog(DurableLog):
         """
         now_ms = self._clock.wall_ms()
         count = expired_count(
-            self._segments, self.log_start_offset, self.log_end_offset, self.config, now_ms
-        )
+            self._segments, self.log_start_offset, self.log_end_offset, self.high_watermark,
+            self.config, now_ms,
+        )  # fmt: skip
         if count == 0:
             return None
         directory = Directory(self.directory)
@@ -304,11 +506,14 @@ class PartitionLog(DurableLog):
         self.log_start_offset = max(self.log_start_offset, self._segments[0].base_offset)
         self._epochs.trim_start(self.log_start_offset)
         self._gaps = [gap for gap in self._gaps if gap[1] > self.log_start_offset]
+        if self._watermark is not None:
+            self._watermark.drop(gone, self._segments[0])
         self._dirty[self] = None
         for segment in gone:
             segment.drop()
         names = [os.path.basename(path) for segment in gone for path in segment.paths()]
-        return RemovalPlan(directory=directory, names=names)
+        self._removal = RemovalPlan(directory=directory, names=names)
+        return self._removal
 
     def expire_producers(self, expiry_ms: int) -> None:
         self._producers.expire(self._clock.wall_ms(), expiry_ms)

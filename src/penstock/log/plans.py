@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from penstock.log import checkpoint
 from penstock.log.checkpoint import Position, sync_directory
 from penstock.log.files import Directory, LogFile
 from penstock.log.indexing import SegmentIndexes
 from penstock.log.segment import Segment
+
+
+class Saved(NamedTuple):
+    """What a recovery point says of the log, as far as that tells whether it has to be renewed."""
+
+    position: Position  # `written`
+    log_start_offset: int
+    high_watermark: int | None = None
+    latest_epoch: int = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,9 +36,13 @@ class SyncPlan:
     active: LogFile
     sealed: list[tuple[Segment, LogFile | None]]  # None: written by a process that is dead
     directories: list[str]
+    cuts: int = 0  # how often the log had been cut when the sync began
+    cut: CutPlan | None = None  # a cut that may not be on disk yet
 
     def run(self) -> None:
         """Sync. Blocks: runs in a thread. `OSError` means that nothing may be assumed."""
+        if self.cut is not None:
+            self.cut.run()
         for segment, file in self.sealed:
             with contextlib.suppress(FileNotFoundError):  # retention was faster
                 (file or LogFile(segment.path, os.O_RDONLY)).sync_data()
@@ -38,21 +53,57 @@ class SyncPlan:
 
 
 @dataclass(slots=True, kw_only=True)
+class CutPlan:
+    """What has to reach the disk before records are written in the place of those that were cut off.
+
+    `run` may be called in a thread as soon as the log is cut. Whoever needs it done calls it again:
+    it is done once, and the others wait for that.
+    """
+
+    directory: Directory
+    file: LogFile | None  # the segment that is shorter now
+    is_done: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self) -> None:
+        """Blocks. `OSError` means that nothing may be assumed."""
+        with self._lock:
+            if not self.is_done:
+                if self.file is not None:
+                    self.file.sync()
+                self.directory.sync()
+                self.is_done = True
+
+
+class CheckpointTurn:
+    """Lets recovery points be written one at a time, and none from before a cut after it."""
+
+    __slots__ = ("cuts", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.cuts = 0  # changed while the lock is held
+
+
+@dataclass(slots=True, kw_only=True)
 class CheckpointPlan:
     """A recovery point on its way to the disk."""
 
     directory: Directory
-    position: Position
-    log_start_offset: int
     data: bytes
     indexes: SegmentIndexes
     must_be_durable: bool
+    turn: CheckpointTurn
+    cuts: int  # as many as there had been when this was the state of the log
+    saved: Saved
 
     def run(self) -> None:
         """Write it. Blocks: runs in a thread. `OSError` leaves the one before in force."""
         if self.must_be_durable:
             self.indexes.sync()
-        checkpoint.save(self.directory, self.data, durable=self.must_be_durable)
+        with self.turn.lock:
+            if self.turn.cuts == self.cuts:
+                checkpoint.save(self.directory, self.data, durable=self.must_be_durable)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,9 +112,12 @@ class RemovalPlan:
 
     directory: Directory
     names: list[str]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> None:
         """Remove them, the oldest first, so that no gap is left by a crash. Runs in a thread."""
-        for name in self.names:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=self.directory.fd)
+        with self._lock:
+            names, self.names = self.names, []
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=self.directory.fd)

@@ -45,7 +45,8 @@ class _Producer:
     epoch: int
     last_timestamp_ms: int
     seen_ms: int  # when it last wrote, by our clock: what expiry goes by
-    batches: deque[RememberedBatch] = field(  # oldest first; never empty
+    next_sequence: int = 0
+    batches: deque[RememberedBatch] = field(  # oldest first; empty if all of them were cut off
         default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES)
     )
 
@@ -86,9 +87,8 @@ class ProducerStates:
         for batch in producer.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
-        expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCE_MODULUS
-        if first != expected:
-            raise self._out_of_order(header, expected)
+        if first != producer.next_sequence:
+            raise self._out_of_order(header, producer.next_sequence)
         return None
 
     @staticmethod
@@ -107,10 +107,12 @@ class ProducerStates:
         producer.last_timestamp_ms = header.max_timestamp
         producer.seen_ms = now_ms
         stamped = header.attributes & ATTRIBUTE_LOG_APPEND_TIME
+        last_sequence = last_sequence_of(header)
+        producer.next_sequence = (last_sequence + 1) % _SEQUENCE_MODULUS
         producer.batches.append(
             RememberedBatch(
                 header.base_sequence,
-                last_sequence_of(header),
+                last_sequence,
                 base_offset,
                 header.max_timestamp if stamped else NO_TIMESTAMP,
             )
@@ -124,21 +126,42 @@ class ProducerStates:
             del self._producers[key]
 
     def truncate(self, end_offset: int) -> None:
-        """Forget batches at or above `end_offset`, and producers that wrote nothing below it."""
+        """Forget batches at or above `end_offset`, and producers that none are known of below it.
+
+        For a log that a crash took any number of batches from: what a producer wrote last below
+        `end_offset` is not known then, and it may go on with any sequence.
+        """
+        self._forget_from(end_offset, knows_next=False)
+
+    def undo(self, end_offset: int) -> None:
+        """The log is cut at `end_offset`: a producer goes on where it was before it wrote behind it.
+
+        One whose remembered batches are all cut off repeats them, beginning with the first: no more
+        than those can be unacknowledged. One that began with them is forgotten.
+        """
+        self._forget_from(end_offset, knows_next=True)
+
+    def _forget_from(self, end_offset: int, *, knows_next: bool) -> None:
         for key, state in list(self._producers.items()):
             kept = [batch for batch in state.batches if batch.base_offset < end_offset]
+            if len(kept) == len(state.batches):
+                continue
             if kept:
-                state.batches.clear()
-                state.batches.extend(kept)
+                state.next_sequence = (kept[-1].last_sequence + 1) % _SEQUENCE_MODULUS
             else:
-                del self._producers[key]
+                state.next_sequence = state.batches[0].first_sequence
+                if not knows_next or state.next_sequence == 0:
+                    del self._producers[key]
+                    continue
+            state.batches.clear()
+            state.batches.extend(kept)
 
     def summaries(self) -> list[ProducerSummary]:
         return [
             ProducerSummary(
                 producer_id=key,
                 producer_epoch=state.epoch,
-                last_sequence=state.batches[-1].last_sequence,
+                last_sequence=(state.next_sequence - 1) % _SEQUENCE_MODULUS,
                 last_timestamp_ms=state.last_timestamp_ms,
             )
             for key, state in self._producers.items()
@@ -146,15 +169,26 @@ class ProducerStates:
 
     def to_json(self) -> list[Any]:
         return [
-            [key, state.epoch, state.last_timestamp_ms, state.seen_ms, list(state.batches)]
+            [
+                key,
+                state.epoch,
+                state.last_timestamp_ms,
+                state.seen_ms,
+                list(state.batches),
+                state.next_sequence,
+            ]
             for key, state in self._producers.items()
         ]
 
     @classmethod
     def from_json(cls, data: Iterable[Any]) -> ProducerStates:
         states = cls()
-        for key, epoch, last_timestamp_ms, seen_ms, batches in data:
+        for key, epoch, last_timestamp_ms, seen_ms, batches, *rest in data:
             producer = _Producer(epoch, last_timestamp_ms, seen_ms)
             producer.batches.extend(RememberedBatch._make(batch) for batch in batches)
+            if rest:
+                producer.next_sequence = rest[0]
+            else:  # written before there was anything else to go by
+                producer.next_sequence = (batches[-1][1] + 1) % _SEQUENCE_MODULUS
             states._producers[key] = producer
         return states

@@ -31,6 +31,16 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
+class Part(NamedTuple):
+    """What may be seen of a segment: its first `size` bytes, behind whose last record `end_offset` is."""
+
+    segment: Segment
+    size: int
+    end_offset: int
+    segment_size: int  # and all there is of it
+    segment_end: int
+
+
 class ColdRead:
     """A read from a segment that was not checked since the start, or has left the page cache.
 
@@ -40,70 +50,55 @@ class ColdRead:
     the read was asked for.
     """
 
-    __slots__ = (
-        "_at",
-        "_bytes_max",
-        "_end",
-        "_end_offset",
-        "_log",
-        "_offset",
-        "_segments",
-        "_size",
-    )
+    __slots__ = ("_bytes_max", "_cuts", "_log", "_offset", "_parts")
 
     def __init__(
-        self,
-        log: PartitionLog,
-        segments: Sequence[Segment],
-        at: int,
-        offset: int,
-        bytes_max: int,
-        *,
-        size: int,
-        end_offset: int,
+        self, log: PartitionLog, parts: Sequence[Part], offset: int, bytes_max: int
     ) -> None:
-        """`segments` may grow meanwhile; its last one has `size` bytes up to `end_offset` now."""
+        """`parts` are what may be read, from the one that holds `offset` on."""
         self._log = log
-        self._segments = segments
-        self._at = at
-        self._end = len(segments)
+        self._parts = parts
+        self._cuts = len(log.cut_offsets)
         self._offset = offset
         self._bytes_max = bytes_max
-        self._size = size
-        self._end_offset = end_offset
 
     def run(self) -> FileSlice | None:
         """The slice, warm and checked; None if nothing is at or above the offset."""
         if self._log.failure is not None:
             raise self._log.failure_again()
         try:
-            for i in range(self._at, self._end):
-                found = self._read(i)
+            for part in self._parts:
+                found = self._read(part)
                 if found is not None:
                     return found
             return None
         except CorruptLogError as error:
+            self._check_not_cut(error)
             raise self._log.fail(f"{error}; run `penstock log verify`") from error
         except OSError as error:
+            self._check_not_cut(error)
             if self._offset < self._log.log_start_offset:
                 raise ApiError(
                     ErrorCode.offset_out_of_range, f"offset {self._offset} was deleted meanwhile"
                 ) from error
             raise StorageError(f"cannot read {self._log.directory}: {error.strerror}") from error
 
-    def _read(self, i: int) -> FileSlice | None:
-        segment = self._segments[i]
-        if i + 1 < self._end:
-            size, end_offset = segment.size, self._segments[i + 1].base_offset
-        else:
-            size, end_offset = self._size, self._end_offset
+    def _read(self, part: Part) -> FileSlice | None:
+        segment = part.segment
         found = insist(
-            self._log, segment, end_offset,
-            lambda: segment.read(self._offset, self._bytes_max, size, end_offset),
+            self._log, segment, part.segment_end,
+            lambda: segment.read(self._offset, self._bytes_max, part.size, part.end_offset),
         )  # fmt: skip
         if found is not None:
-            _verify(self._log, segment, found, size, end_offset)
+            _verify(self._log, segment, found, part.segment_size, part.segment_end)
         return found
+
+    def _check_not_cut(self, error: Exception) -> None:
+        """If the log was cut meanwhile, that its files are not what they were is no damage."""
+        if len(self._log.cut_offsets) > self._cuts:
+            raise ApiError(
+                ErrorCode.offset_out_of_range, f"offset {self._offset} was cut off meanwhile"
+            ) from error
 
 
 def insist(
@@ -173,7 +168,7 @@ def ensure_indexes(log: PartitionLog, segment: Segment, end_offset: int) -> None
             return  # another thread was faster
         next_offset = _end_by_indexes(segment, end_offset)
         if next_offset is None:
-            next_offset = rebuild_indexes(segment, log.config.index_interval_bytes)
+            next_offset = rebuild_indexes(log, segment)
         _check_reaches(log, segment, next_offset, end_offset)
         segment.indexes.trust = Trust.TRUSTED
 
@@ -209,7 +204,7 @@ def _check_reaches(log: PartitionLog, segment: Segment, next_offset: int, end_of
         )
 
 
-def rebuild_indexes(segment: Segment, index_interval: int) -> int:
+def rebuild_indexes(log: PartitionLog, segment: Segment) -> int:
     """Make both indexes anew from a sealed segment; the offset behind its last record.
 
     Blocks; `CorruptLogError` if the segment is damaged. Others go on with the old ones meanwhile.
@@ -218,6 +213,7 @@ def rebuild_indexes(segment: Segment, index_interval: int) -> int:
     indexes.clear()
     indexes.trust = Trust.TRUSTED  # so that it takes notes
     next_offset = segment.base_offset
+    index_interval = log.config.index_interval_bytes
     for found in scan(segment.path, next_offset=segment.base_offset):
         if isinstance(found, Damage):
             raise CorruptLogError(segment.path, found.position, found.reason)
@@ -225,7 +221,10 @@ def rebuild_indexes(segment: Segment, index_interval: int) -> int:
         next_offset = found.header.last_offset + 1
     try:
         indexes.finish()
-        indexes.take_place()
+        with log.index_files_lock:
+            if segment.is_retired:
+                raise CorruptLogError(segment.path, segment.size, "it was cut off")
+            indexes.take_place()
     except OSError as error:  # a full disk: they stay in memory, and reads go on
         logger.warning("no index on file path=%s error=%s", segment.path, error)
     segment.indexes = indexes

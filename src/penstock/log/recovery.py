@@ -18,6 +18,7 @@ from penstock.log import checkpoint
 from penstock.log.checkpoint import SYNC_FAILED, Checkpoint, Position
 from penstock.log.epochs import LeaderEpochs
 from penstock.log.indexing import Trust
+from penstock.log.plans import Saved
 from penstock.log.producers import ProducerStates
 from penstock.log.scan import Damage, ScannedBatch, scan
 from penstock.log.segment import LOG_SUFFIX, OpenFiles, Segment
@@ -36,7 +37,9 @@ class Recovered:
     durable: Position
     epochs: LeaderEpochs
     producers: ProducerStates
-    saved: tuple[Position, int] | None  # `written` and the log's start in the checkpoint on file
+    saved: Saved | None  # what the checkpoint on file says
+    last_epoch: int  # of the last record; -1 if there never was one
+    high_watermark: int  # as last noted; may be too low
     gaps: list[tuple[int, int]] = field(default_factory=list)  # lost offsets between segments
     scanned_bytes: int = 0
     cut_bytes: int = 0
@@ -69,12 +72,13 @@ def recover(directory: str, clock: Clock, open_files: OpenFiles, index_interval:
         durable=saved.durable if saved else start,
         epochs=LeaderEpochs(saved.epochs if saved else ()),
         producers=ProducerStates.from_json(saved.producers if saved else ()),
-        saved=(saved.written, saved.log_start_offset) if saved else None,
+        saved=_noted(saved) if saved else None,
         gaps=list(saved.gaps) if saved else [],
+        last_epoch=-1,
+        high_watermark=0,
     )
     state.producers.truncate(start.offset)
-    # The epoch in force where a log without records begins stays known.
-    state.epochs.trim_end(max(start.offset, state.log_start_offset + 1))
+    _restore_epochs(state, start, saved)
     to_scan = [segment for segment in segments if segment.base_offset >= start.segment]
     if saved is not None and saved.boot == SYNC_FAILED:
         _forget_cached(to_scan)
@@ -86,6 +90,7 @@ def recover(directory: str, clock: Clock, open_files: OpenFiles, index_interval:
         _scan_segment(state, segment, begin, clock.wall_ms(), index_interval, has_gaps)
     if state.log_end_offset < state.log_start_offset:
         _begin_at_start(state, directory, open_files)
+    state.high_watermark = _high_watermark(state, start, saved)
     segments[-1].activate()
     if state.scanned_bytes:
         logger.info(
@@ -93,6 +98,33 @@ def recover(directory: str, clock: Clock, open_files: OpenFiles, index_interval:
             directory, state.scanned_bytes, state.cut_bytes, state.log_end_offset,
         )  # fmt: skip
     return state
+
+
+def _noted(saved: Checkpoint) -> Saved:
+    latest_epoch = saved.epochs[-1][0] if saved.epochs else -1
+    return Saved(saved.written, saved.log_start_offset, saved.high_watermark, latest_epoch)
+
+
+def _restore_epochs(state: Recovered, start: Position, saved: Checkpoint | None) -> None:
+    """The epochs as they were at `start`, with those that had begun there and written nothing."""
+    is_as_saved = saved is not None and saved.written.offset == start.offset
+    # The epoch in force where a log without records begins stays known.
+    end_offset = start.offset + 1 if is_as_saved else start.offset
+    state.epochs.trim_end(max(end_offset, state.log_start_offset + 1))
+    if saved is not None and is_as_saved and saved.last_epoch is not None:
+        state.last_epoch = saved.last_epoch
+    else:
+        state.last_epoch = state.epochs.epoch_at(start.offset - 1)
+
+
+def _high_watermark(state: Recovered, start: Position, saved: Checkpoint | None) -> int:
+    """Behind a power cut no more than what was synced: the rest may be of another history."""
+    noted = saved.high_watermark if saved else None
+    if noted is None or saved is None:
+        return state.log_start_offset
+    if start != saved.written:
+        noted = min(noted, start.offset)
+    return min(max(noted, state.log_start_offset), state.log_end_offset)
 
 
 def _start_position(directory: str, segments: list[Segment], saved: Checkpoint | None) -> Position:
@@ -228,4 +260,5 @@ def _replay(state: Recovered, header: BatchHeader, now_ms: int) -> None:
     if header.producer_id > NO_PRODUCER:
         state.producers.record(header, header.base_offset, now_ms)
     state.epochs.assign(header.leader_epoch, header.base_offset)
+    state.last_epoch = header.leader_epoch
     state.log_end_offset = header.last_offset + 1

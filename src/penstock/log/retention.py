@@ -11,13 +11,14 @@ from penstock.settings import TopicConfig
 
 
 def expired_count(
-    segments: Sequence[Segment], log_start_offset: int, log_end_offset: int,
+    segments: Sequence[Segment], log_start_offset: int, log_end_offset: int, high_watermark: int,
     config: TopicConfig, now_ms: int,
 ) -> int:  # fmt: skip
     """How many segments, from the oldest on, retention no longer keeps.
 
     A segment goes if its newest record is older than `retention.ms`, if the log would still hold
-    `retention.bytes` without it, or if the log's start has moved past it.
+    `retention.bytes` without it, or if the log's start has moved past it. One that goes beyond the
+    high watermark stays.
     """
     excess = sum(segment.size for segment in segments) - config.retention_bytes
     for i, segment in enumerate(segments):
@@ -25,6 +26,8 @@ def expired_count(
         if is_last and segment.size == 0:
             return i
         end_offset = log_end_offset if is_last else segments[i + 1].base_offset
+        if end_offset > high_watermark:
+            return i
         excess -= segment.size
         too_much = config.retention_bytes >= 0 and excess >= 0
         if segment.size == 0 or too_much or end_offset <= log_start_offset:

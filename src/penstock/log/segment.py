@@ -12,6 +12,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.errors import CorruptLogError
@@ -82,6 +83,7 @@ class Segment:
         "created_ms",
         "indexes",
         "is_active",
+        "is_retired",
         "path",
         "size",
     )
@@ -92,6 +94,7 @@ class Segment:
         self.base_offset = base_offset
         self.size = size
         self.is_active = False
+        self.is_retired = False  # cut off: another segment may have its name by now
         self.created_ms = 0  # when the first batch came; known for the active segment only
         self.indexes = SegmentIndexes(stem, base_offset)
         self._file: LogFile | None = None
@@ -114,7 +117,10 @@ class Segment:
     def file(self) -> LogFile:
         file = self._file
         if file is None:
-            file = self._file = LogFile(self.path, os.O_RDWR if self.is_active else os.O_RDONLY)
+            file = LogFile(self.path, os.O_RDWR if self.is_active else os.O_RDONLY)
+            if self.is_retired:  # looked at when the file is open: it may be another's already
+                raise FileNotFoundError(errno.ENOENT, "it was cut off", self.path)
+            self._file = file
         if not self.is_active:
             self._open_files.touch(self)
         return file
@@ -146,21 +152,36 @@ class Segment:
     ) -> None:
         """Write one batch at the end. On `OSError` the segment is as it was before."""
         position = self.size
-        size = len(batch)
+        self._write(batch)
+        self.indexes.note(header, base_offset, position, index_interval)
+
+    def append_run(
+        self, batches: memoryview, headers: Sequence[BatchHeader], index_interval: int
+    ) -> None:
+        """Write whole batches, which have these headers, at the end, all at once. As `append`."""
+        position = self.size
+        self._write(batches)
+        note = self.indexes.note
+        for header in headers:
+            note(header, header.base_offset, position, index_interval)
+            position += header.size_bytes
+
+    def _write(self, batches: memoryview) -> None:
+        position = self.size
+        size = len(batches)
         assert self._file is not None
         if self._is_torn:
             self.cut_torn()
         try:
-            written = os.pwrite(self._file.fd, batch, position)
+            written = os.pwrite(self._file.fd, batches, position)
             if written != size:
-                self._write_rest(batch, position, written)
+                self._write_rest(batches, position, written)
         except OSError:
             self._is_torn = True
             with contextlib.suppress(OSError):  # tried again before anything else is written
                 self.cut_torn()
             raise
         self.size = position + size
-        self.indexes.note(header, base_offset, position, index_interval)
 
     def _write_rest(self, batch: memoryview, position: int, written: int) -> None:
         assert self._file is not None
@@ -329,6 +350,72 @@ class Segment:
         self.size = size
         self._live_from = min(self._live_from, size)
         self._read_ends = {}
+
+    def end_offset_at(self, position: int) -> int:
+        """The offset behind the last record before `position`, where a batch begins or the file ends.
+
+        Raises what `locate` raises for a wrong index.
+        """
+        entry = self._entry(position - 1, 1, self.size) if position else None
+        end_offset = self.base_offset
+        for header in self._headers(entry[1] if entry else 0, position):
+            end_offset = header.last_offset + 1
+        return end_offset
+
+    def _headers(self, start: int, end: int) -> Iterator[BatchHeader]:
+        while start < end:
+            header = self.header_at(start)
+            yield header
+            start += header.size_bytes
+
+    def shortened(self, size: int, end_offset: int) -> Segment:
+        """The sealed segment that is left of this one: `size` bytes, all before `end_offset`.
+
+        Indexes are cut already, the file is not: see `cut_file`. This one is not to be used any more,
+        but by those who are reading it.
+        """
+        shorter = Segment(os.path.dirname(self.path), self.base_offset, size, self._open_files)
+        shorter.created_ms = self.created_ms
+        shorter._live_from = min(self._live_from, size)
+        shorter._verified = [(low, min(high, size)) for low, high in self._verified if low < size]
+        indexes = shorter.indexes
+        try:
+            self._hand_over(shorter, end_offset)
+            indexes.trust = Trust.TRUSTED
+        except (BadIndexError, CorruptLogError):
+            indexes.trust = Trust.BAD  # made anew when they are needed
+        indexes.finish()
+        return shorter
+
+    def _hand_over(self, shorter: Segment, end_offset: int) -> None:
+        """Make what is left of the indexes those of the shorter segment."""
+        if not self.is_indexed:
+            raise BadIndexError(f"the indexes of {self.path} are not known to be its own")
+        self.indexes.flush()
+        indexes, size = shorter.indexes, shorter.size
+        indexes.rewind(size, end_offset)
+        last = indexes.times.last()
+        if last is not None:
+            indexes.max_timestamp = last[0]
+            indexes.max_timestamp_offset = self.base_offset + last[1]
+        indexed = indexes.offsets.last()
+        for header in shorter._headers(indexed[1] if indexed else 0, size):
+            if header.max_timestamp > indexes.max_timestamp:
+                indexes.max_timestamp = header.max_timestamp
+                indexes.max_timestamp_offset = header.base_offset
+
+    def cut_file(self) -> LogFile:
+        """Cut the file to this segment's size; the file."""
+        file = LogFile(self.path, os.O_RDWR)
+        os.ftruncate(file.fd, self.size)
+        self._file = file
+        self._open_files.touch(self)
+        return file
+
+    def retire(self) -> None:
+        """It is no longer part of the log. Those still reading keep the file they have open."""
+        self.is_retired = True
+        self.drop()
 
     def paths(self) -> list[str]:
         return [self.path, self.stem + OFFSET_INDEX_SUFFIX, self.stem + TIME_INDEX_SUFFIX]
