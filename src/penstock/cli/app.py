@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock import __version__
-from penstock.cli import consume, demo, group, log, produce, serve, topic
+from penstock.cli import cluster, consume, demo, group, log, produce, serve, topic
 from penstock.cli.longhelp import LongHelpCommand
 from penstock.cli.options import examples
 
@@ -53,3 +53,4 @@ app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(log.app, name="log")
+app.add_typer(cluster.app, name="cluster")
