@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -28,16 +27,6 @@ class BrokerInfo:
     host: str
     port: int
     rack: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRecord:
-    """What the metadata store keeps of a topic. `overrides` are its own settings, by Kafka name."""
-
-    name: str
-    id: uuid.UUID
-    partition_count: int  # >= 1, only ever grows
-    overrides: dict[str, str] = field(default_factory=dict)
 
 
 def is_legal_topic_name(name: str) -> bool:

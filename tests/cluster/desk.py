@@ -127,7 +127,7 @@ class Desk:
             name=name, id=uuid.uuid4(), partition_count=partitions, replication_factor=replicas
         )
         topic = replace(topic, **more)  # type: ignore[arg-type]
-        self.settle([requests.create_topic(self.view, self.controller.guard, topic)])
+        self.settle([requests.create_topic(self.view, topic)])
 
     def __getitem__(self, partition: int) -> PartitionState:
         return self.state(TopicPartition("t", partition))
@@ -152,4 +152,4 @@ class Desk:
 
     def reassign(self, partition: int, target: tuple[int, ...] | None) -> None:
         name = TopicPartition("t", partition)
-        self.settle([requests.reassign(self.view, self.controller.guard, name, target)])
+        self.settle([requests.reassign(self.view, name, target)])

@@ -75,7 +75,7 @@ class TestTopics:
 
     def test_grow_without_moving_what_is_there(self, desk: Desk) -> None:
         before = desk[0]
-        desk.settle([requests.grow_topic(desk.view, desk.controller.guard, "t", 4)])
+        desk.settle([requests.grow_topic(desk.view, "t", 4)])
         assert desk[0] == before
         assert {desk[p].leader for p in (1, 2)} == {2, 3}
         assert len(desk.states()) == 4
@@ -95,7 +95,7 @@ class TestTopics:
         assert len(big) == -(-1000 // (TRANSACTION_OPERATIONS_MAX - 2))
 
     def test_go_with_their_partitions(self, desk: Desk) -> None:
-        desk.settle([requests.delete_topic(desk.view, desk.controller.guard, "t")])
+        desk.settle([requests.delete_topic(desk.view, "t")])
         assert [entry.key for entry in desk.space.snapshot("partitions/").entries] == []
         desk.watch("topics/t", partition_key(ORDERS))
         assert desk.states() == []
@@ -224,7 +224,7 @@ class TestReplicas:
         desk = Desk(brokers=3)
         desk.create(partitions=1, replicas=3)
         desk.lose(3)
-        desk.settle([requests.grow_topic(desk.view, desk.controller.guard, "t", 3)])
+        desk.settle([requests.grow_topic(desk.view, "t", 3)])
         assert len(desk[2].replicas) == 2
         desk.join(registration(3, start=2))
         assert set(desk[2].replicas) == {1, 2, 3}

@@ -26,8 +26,10 @@ from hypothesis import strategies as st
 from kio.schema.index import schema_name_map
 
 from penstock.broker import Broker
+from penstock.broker.topics import TopicCatalog
 from penstock.clock import ManualClock
 from penstock.errors import ApiError, ErrorCode
+from penstock.groups import GroupCoordinator
 from penstock.kafka.api import Api, RequestContext
 from penstock.kafka.handlers import (
     REGISTRY,
@@ -163,7 +165,10 @@ async def start_broker(directory: Path) -> Broker:
     config = BrokerConfig(data_dir=str(directory))
     info = BrokerInfo(id=0, host="broker.example", port=9092)
     clock = ManualClock()
-    broker = Broker(config, info, "cluster", MemoryStore(), LogStore(config, clock), clock)
+    store, logs = MemoryStore(), LogStore(config, clock)
+    topics = TopicCatalog(store, logs, config, info.id)
+    groups = GroupCoordinator(store, config, clock)
+    broker = Broker(config, info, "cluster", store, logs, clock, topics, groups)
     await broker.topics.create("there", 3)
     await broker.topics.create("other", 1, {"retention.ms": "1000"})
     return broker

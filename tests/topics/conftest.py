@@ -13,6 +13,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from penstock.broker import Broker
 from penstock.broker.topics import TopicCatalog
 from penstock.clock import ManualClock
+from penstock.groups import GroupCoordinator
 from penstock.log import LogStore
 from penstock.metadata.memory import MemoryStore
 from penstock.metadata.sqlite import SqliteStore
@@ -46,8 +47,17 @@ class World:
         else:
             self.store = self._memory
         info = BrokerInfo(id=BROKER_ID, host="broker.example", port=9092, rack="r1")
-        self.broker = Broker(self.config, info, "cluster", self.store, self.logs, self.clock)
-        self.catalog = self.broker.topics
+        self.catalog = TopicCatalog(self.store, self.logs, self.config, BROKER_ID)
+        self.broker = Broker(
+            self.config,
+            info,
+            "cluster",
+            self.store,
+            self.logs,
+            self.clock,
+            self.catalog,
+            GroupCoordinator(self.store, self.config, self.clock),
+        )
         await self.catalog.load()
 
     async def stop(self) -> None:

@@ -223,7 +223,7 @@ class TestDamage:
         await self.damage(any_world, tmp_path)
         topic = any_world.catalog.get("t")
         assert topic is not None
-        assert [p.error is None for p in topic.partitions] == [True, False, True]
+        assert [p.failure is None for p in topic.partitions] == [True, False, True]
         assert topic.partitions[0].log.log_end_offset == 3
         assert any_world.catalog.partition("u", 0).log.log_end_offset == 3
         for _ in range(2):
@@ -238,6 +238,6 @@ class TestDamage:
         assert topic is not None
         await world.catalog.set_overrides(topic, {"retention.ms": "5000"})
         await world.catalog.grow(topic, 4)
-        assert [p.error is None for p in topic.partitions] == [True, False, True, True]
+        assert [p.failure is None for p in topic.partitions] == [True, False, True, True]
         await world.catalog.delete(topic)
         assert len((await world.catalog.create("t", 1)).partitions) == 1

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.topics import AUTO_CREATIONS_AT_ONCE, AUTO_CREATIONS_MAX, Topic, TopicCatalog
+from penstock.broker.catalog import AUTO_CREATIONS_AT_ONCE, AUTO_CREATIONS_MAX
+from penstock.broker.topics import Topic, TopicCatalog
 from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.log import LogStore, PartitionLog
 from penstock.metadata.errors import StoreUnavailable

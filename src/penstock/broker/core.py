@@ -1,19 +1,30 @@
-"""One broker: its topics, its groups and the jobs that keep them, behind every front door."""
+"""One broker: its topics, its groups and the jobs that keep them, behind every front door.
+
+Alone, it keeps its metadata in SQLite beside its logs. With `etcd` it is a member of a cluster: the same
+parts, but topics come from what the cluster agreed on (`ClusterTopics`), groups are those whose part of
+the work this broker has (`SpreadCoordinator`), and a `ClusterNode` replicates.
+"""
 
 from __future__ import annotations
 
 import os
 import uuid
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from penstock.broker.catalog import Catalog
 from penstock.broker.topics import TopicCatalog
 from penstock.clock import Clock, SystemClock
 from penstock.groups import GroupCoordinator
 from penstock.log import LogStore
+from penstock.metadata.errors import RevisionMismatch
 from penstock.metadata.sqlite import SqliteStore
 from penstock.metadata.store import MetadataStore
 from penstock.model import BrokerInfo
 from penstock.settings import BrokerConfig
+
+if TYPE_CHECKING:
+    from penstock.cluster.node import ClusterNode
+    from penstock.groups.spread import SpreadCoordinator
 
 METADATA_FILE: Final = "metadata.db"
 _CLUSTER_ID_KEY: Final = "cluster/id"
@@ -30,6 +41,9 @@ class Broker:
         store: MetadataStore,
         logs: LogStore,
         clock: Clock,
+        topics: Catalog,
+        groups: GroupCoordinator | SpreadCoordinator,
+        node: ClusterNode | None = None,
     ) -> None:
         self.config = config
         self.info = info  # as advertised to clients
@@ -37,12 +51,9 @@ class Broker:
         self.clock = clock
         self.store = store
         self.logs = logs
-        self.topics = TopicCatalog(store, logs, config, info.id)
-        self.groups = GroupCoordinator(store, config, clock, info.id)
-
-    def find_broker(self, broker_id: int) -> BrokerInfo | None:
-        """Where clients reach a broker that is there now."""
-        return self.info if broker_id == self.info.id else None
+        self.topics = topics
+        self.groups = groups
+        self.node = node  # None: the broker is alone
 
     @classmethod
     async def start(
@@ -55,38 +66,97 @@ class Broker:
         clock = clock or SystemClock()
         logs = LogStore(config, clock)
         try:
-            store = await SqliteStore.open(os.path.join(logs.own_directory, METADATA_FILE))
+            if config.etcd:
+                from penstock.broker import member
+
+                broker = await member.join(config, info, logs, clock)
+            else:
+                broker = await cls._start_alone(config, info, logs, clock)
         except BaseException:
             await logs.close()
-            raise
-        try:
-            broker = cls(config, info, await _cluster_id(store), store, logs, clock)
-            broker.topics.on_delete(broker.groups.forget_topic)
-            await broker.topics.load()
-            await broker.groups.load()
-            # A crash can come between a topic's deletion and that of the offsets committed for it.
-            await broker.groups.retain_topics(lambda name: broker.topics.get(name) is not None)
-            await broker.groups.start()
-        except BaseException:
-            await logs.close()
-            await store.close()
             raise
         logs.start()
         return broker
+
+    @classmethod
+    async def _start_alone(
+        cls, config: BrokerConfig, info: BrokerInfo, logs: LogStore, clock: Clock
+    ) -> Broker:
+        store = await SqliteStore.open(os.path.join(logs.own_directory, METADATA_FILE))
+        try:
+            topics = TopicCatalog(store, logs, config, info.id)
+            groups = GroupCoordinator(store, config, clock)
+            cluster_id = await agreed_cluster_id(store)
+            broker = cls(config, info, cluster_id, store, logs, clock, topics, groups)
+            topics.on_delete(groups.forget_topic)
+            await topics.load()
+            await groups.load()
+            # A crash can come between a topic's deletion and that of the offsets committed for it.
+            await groups.retain_topics(lambda name: topics.get(name) is not None)
+            await groups.start()
+        except BaseException:
+            await store.close()
+            raise
+        return broker
+
+    # The cluster, as clients see it
+
+    def brokers(self) -> list[BrokerInfo]:
+        """Every broker that is there, by id."""
+        if self.node is None:
+            return [self.info]
+        registered = self.node.view.brokers
+        return [
+            BrokerInfo(id=id_, host=broker.host, port=broker.port, rack=broker.rack)
+            for id_, broker in sorted(registered.items())
+        ]
+
+    def find_broker(self, broker_id: int) -> BrokerInfo | None:
+        if self.node is None:
+            return self.info if broker_id == self.info.id else None
+        broker = self.node.view.brokers.get(broker_id)
+        if broker is None:
+            return None
+        return BrokerInfo(id=broker_id, host=broker.host, port=broker.port, rack=broker.rack)
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that decides for all; -1 while there is none."""
+        if self.node is None:
+            return self.info.id
+        claim = self.node.view.controller
+        if claim is None or not self.node.view.is_live(claim.value.broker):
+            return -1
+        return claim.value.broker
+
+    # The end
+
+    async def hand_over(self) -> None:
+        """Before a stop, while requests are still served: let others take over what we lead."""
+        if self.node is not None:
+            from penstock.broker import member
+
+            await member.hand_over(self)
 
     async def stop(self) -> None:
         """A clean stop: everything durable, so that the next start scans nothing."""
         await self.groups.stop()
         await self.topics.close()
+        if self.node is not None:
+            await self.node.stop()
         await self.logs.close()
         await self.store.close()
 
 
-async def _cluster_id(store: MetadataStore) -> str:
-    """The id this data directory was given when it was first used."""
-    entry = await store.get(_CLUSTER_ID_KEY)
-    if entry is not None:
-        return entry.value.decode()
-    cluster_id = uuid.uuid4().hex[:22]
-    await store.put(_CLUSTER_ID_KEY, cluster_id.encode())
-    return cluster_id
+async def agreed_cluster_id(store: MetadataStore) -> str:
+    """The id that this metadata store was given when it was first used."""
+    while True:
+        entry = await store.get(_CLUSTER_ID_KEY)
+        if entry is not None:
+            return entry.value.decode()
+        cluster_id = uuid.uuid4().hex[:22]
+        try:
+            await store.put(_CLUSTER_ID_KEY, cluster_id.encode(), expected_revision=0)
+        except RevisionMismatch:
+            continue  # another broker was first
+        return cluster_id

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.cluster.messages import ReplicaFetch, ReplicaFetched
+from penstock.cluster.state import TopicState
 from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.log import LogStore, PartitionLog
-from penstock.model import TopicPartition, TopicRecord
+from penstock.log.partition_log import Appended
+from penstock.model import TopicPartition
 from penstock.settings import TopicConfig
 
 logger = logging.getLogger(__name__)
@@ -19,38 +23,68 @@ logger = logging.getLogger(__name__)
 _OPEN_AT_ONCE: Final = 4  # logs opened before others on the event loop get a turn
 
 
-class Partition:
-    """One partition as this broker has it: open, or kept from service by `error`."""
+class Partition(ABC):
+    """One partition as this broker knows it, wherever its leader is."""
 
-    __slots__ = ("_log", "error", "index", "leader_epoch", "topic_partition")
+    __slots__ = ("index", "topic_partition")
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        log: PartitionLog | None = None,
-        error: StorageError | None = None,
-        leader_epoch: int = 0,
-    ) -> None:
-        assert (log is None) != (error is None), "a partition is open, or has the reason it is not"
+    def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.index = topic_partition.partition
-        self.leader_epoch = leader_epoch
-        self.error = error
-        self._log = log
 
     @property
+    @abstractmethod
+    def leader_epoch(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def leader(self) -> int:
+        """The broker that serves it; -1: nobody does."""
+
+    @property
+    @abstractmethod
+    def replicas(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def isr(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def offline_replicas(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
     def log(self) -> PartitionLog:
-        """The open log; raises the `StorageError` that kept it from opening."""
-        if self._log is None:
-            assert self.error is not None
-            raise StorageError(self.error.message)  # a new one: each carries its own traceback
-        return self._log
+        """The log that clients read; `ApiError` if this broker does not serve it."""
 
     @property
+    @abstractmethod
+    def local_log(self) -> PartitionLog | None:
+        """The log of the replica that this broker holds, in whatever role."""
+
+    @property
+    @abstractmethod
     def failure(self) -> ApiError | None:
         """Why nothing is served from here: it did not open, or failed since."""
-        return self.error if self._log is None else self._log.failure
+
+    @abstractmethod
+    def append(self, records: memoryview, acks: int) -> Appended:
+        """Append one produced batch. With `must_wait`, `until_acknowledged` follows in the same step."""
+
+    @abstractmethod
+    def must_wait(self, acks: int) -> bool:
+        """Whether the answer has to wait for more than the append."""
+
+    @abstractmethod
+    def until_acknowledged(
+        self, acks: int, end_offset: int, timeout_s: float
+    ) -> asyncio.Future[None]:
+        """Done when what was appended is as safe as `acks` asks; `ApiError` if it is not."""
+
+    @abstractmethod
+    def follower_fetch(self, fetch: ReplicaFetch) -> ReplicaFetched:
+        """A follower asks: what to answer it, but for the records."""
 
     def sound_log(self) -> PartitionLog:
         """The log, for whoever does not read or append; raises its `failure` if it has one."""
@@ -61,7 +95,17 @@ class Partition:
     @property
     def is_gone(self) -> bool:
         """Whether the topic was deleted, so that its name may mean another one by now."""
-        return self._log is not None and self._log.is_deleted
+        log = self.local_log
+        return log is not None and log.is_deleted
+
+    @property
+    def lag(self) -> int:
+        """Committed records that the replica on this broker does not have yet."""
+        return 0
+
+    def latest_offset(self) -> int:
+        """The end of what consumers may read; OFFSET_NOT_AVAILABLE while it is not known yet."""
+        return self.sound_log().high_watermark
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
         """Fence a client whose view of the leadership is older, or newer, than ours; -1 has no view."""
@@ -72,11 +116,95 @@ class Partition:
         raise ApiError(ErrorCode.unknown_leader_epoch, "the leader epoch is not known here yet")
 
 
+class LocalPartition(Partition):
+    """A partition of a broker that is alone: open, or kept from service by `error`."""
+
+    __slots__ = ("_leader_epoch", "_log", "_logs", "_replicas", "error")
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        broker_id: int,
+        logs: LogStore,
+        *,
+        log: PartitionLog | None = None,
+        error: StorageError | None = None,
+        leader_epoch: int = 0,
+    ) -> None:
+        assert (log is None) != (error is None), "a partition is open, or has the reason it is not"
+        super().__init__(topic_partition)
+        self._leader_epoch = leader_epoch
+        self._replicas = (broker_id,)
+        self.error = error
+        self._log = log
+        self._logs = logs
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._leader_epoch
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        return self._replicas
+
+    @property
+    def leader(self) -> int:
+        # A damaged partition keeps its leader, so that whoever uses it is told the storage error.
+        return self.replicas[0]
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.replicas
+
+    @property
+    def offline_replicas(self) -> tuple[int, ...]:
+        return () if self.failure is None else self.replicas
+
+    @property
+    def log(self) -> PartitionLog:
+        """The open log; raises the `StorageError` that kept it from opening."""
+        if self._log is None:
+            assert self.error is not None
+            raise StorageError(self.error.message)  # a new one: each carries its own traceback
+        return self._log
+
+    @property
+    def local_log(self) -> PartitionLog | None:
+        return self._log
+
+    @property
+    def failure(self) -> ApiError | None:
+        return self.error if self._log is None else self._log.failure
+
+    def append(self, records: memoryview, acks: int) -> Appended:
+        log = self.log
+        if acks == -1 and log.config.min_insync_replicas > 1:
+            raise ApiError(
+                ErrorCode.not_enough_replicas,
+                f"min.insync.replicas is {log.config.min_insync_replicas}, there is one replica",
+            )
+        return log.append(records)
+
+    def must_wait(self, acks: int) -> bool:
+        return acks == -1 or (acks != 0 and self.log.needs_sync_before_answer)
+
+    def until_acknowledged(
+        self,
+        acks: int,  # noqa: ARG002 - with one replica it is the same for all who wait
+        end_offset: int,
+        timeout_s: float,  # noqa: ARG002 - a disk answers, or fails
+    ) -> asyncio.Future[None]:
+        return self._logs.group_commit.until_durable(self.log, end_offset)
+
+    def follower_fetch(self, fetch: ReplicaFetch) -> ReplicaFetched:  # noqa: ARG002
+        return ReplicaFetched(error=ErrorCode.not_leader_or_follower)
+
+
 @dataclass(slots=True, eq=False)
 class Topic:
     """A topic in the catalog. Only the catalog changes it; `partitions[i]` is partition i."""
 
-    record: TopicRecord  # as the store has it
+    record: TopicState  # as the store has it
     revision: int  # of that record: what the next change is compared with
     config: TopicConfig  # the broker's defaults under the topic's overrides
     partitions: list[Partition] = field(default_factory=list)
@@ -90,39 +218,47 @@ class Topic:
         return self.record.id
 
     @property
-    def overrides(self) -> dict[str, str]:
-        """The topic's own settings, by Kafka name. Not to be changed in place."""
+    def overrides(self) -> Mapping[str, str]:
+        """The topic's own settings, by Kafka name."""
         return self.record.overrides
-
-    def first_error(self) -> StorageError | None:
-        """Why the first of its partitions that did not open did not."""
-        return next((p.error for p in self.partitions if p.error is not None), None)
 
 
 async def open_partitions(
     logs: LogStore,
     topic: Topic,
     indices: Iterable[int],
+    broker_id: int,
     epochs: Mapping[TopicPartition, int] | None = None,
 ) -> list[Partition]:
     """The topic's partitions with their logs open, or with the reason they are not.
 
     Logs belong to the event loop, so they are opened there, a few at a time.
     """
-    partitions = []
+    partitions: list[Partition] = []
     for index in indices:
         name = TopicPartition(topic.name, index)
-        partitions.append(_open(logs, name, topic.config, (epochs or {}).get(name, 0)))
+        epoch = (epochs or {}).get(name, 0)
+        partitions.append(_open(logs, name, broker_id, topic.config, epoch))
         if len(partitions) % _OPEN_AT_ONCE == 0:
             await asyncio.sleep(0)
     return partitions
 
 
-def _open(logs: LogStore, name: TopicPartition, config: TopicConfig, epoch: int) -> Partition:
+def _open(
+    logs: LogStore, name: TopicPartition, broker_id: int, config: TopicConfig, epoch: int
+) -> LocalPartition:
     try:
         log = logs.open(name, config)
     except StorageError as error:
         logger.error("a partition can not be opened partition=%s error=%s", name, error.message)
-        return Partition(name, error=error, leader_epoch=epoch)
+        return LocalPartition(name, broker_id, logs, error=error, leader_epoch=epoch)
     log.leader_epoch = epoch
-    return Partition(name, log=log, leader_epoch=epoch)
+    return LocalPartition(name, broker_id, logs, log=log, leader_epoch=epoch)
+
+
+def first_error(partitions: Iterable[Partition]) -> StorageError | None:
+    """Why the first of these that did not open did not."""
+    for partition in partitions:
+        if isinstance(partition, LocalPartition) and partition.error is not None:
+            return partition.error
+    return None

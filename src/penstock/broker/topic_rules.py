@@ -6,8 +6,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from penstock.cluster.state import TopicState
 from penstock.errors import ApiError, ConfigError, ErrorCode
-from penstock.model import TopicRecord, is_legal_topic_name
+from penstock.model import is_legal_topic_name
 from penstock.settings import TopicConfig
 
 logger = logging.getLogger(__name__)
@@ -84,12 +85,16 @@ def partition_count_of(assignments: Mapping[int, Sequence[int]], broker_id: int)
     """How many partitions a manual assignment `{0: [broker], 1: [broker], …}` makes."""
     for replicas in assignments.values():
         check_replicas(replicas, broker_id)
+    check_consecutive(assignments)
+    return len(assignments)
+
+
+def check_consecutive(assignments: Mapping[int, Sequence[int]]) -> None:
     if sorted(assignments) != list(range(len(assignments))):
         raise ApiError(
             ErrorCode.invalid_replica_assignment,
             "partitions must be a consecutive sequence of whole numbers from 0",
         )
-    return len(assignments)
 
 
 def check_added_replicas(
@@ -134,7 +139,7 @@ def topic_config(defaults: Mapping[str, str], overrides: Mapping[str, str]) -> T
         raise ApiError(ErrorCode.invalid_config, str(error)) from error
 
 
-def lenient_topic_config(defaults: Mapping[str, str], record: TopicRecord) -> TopicConfig:
+def lenient_topic_config(defaults: Mapping[str, str], record: TopicState) -> TopicConfig:
     """The settings of a topic that exists: one that is no longer legal falls to its default."""
     overrides = {}
     for name, text in record.overrides.items():

@@ -1,18 +1,18 @@
 """How the metadata store keeps topics.
 
-`topics/{name}` is the topic: its id, partition count and own settings, as JSON. It is written by one
-compare-and-swap, so a topic of 1,000 partitions is created as quickly as one of one.
-`partitions/{topic}/{p}` is a partition's state where it differs from how every partition starts: leader
-epoch 0 on the broker that holds it. Deleting a topic deletes both.
+For a broker that is alone. `topics/{name}` is the topic: its id, partition count and own settings, as
+JSON. It is written by one compare-and-swap, so a topic of 1,000 partitions is created as quickly as one
+of one. `partitions/{topic}/{p}` is a partition's state where it differs from how every partition starts:
+leader epoch 0 on the broker that holds it. Deleting a topic deletes both.
 """
 
 from __future__ import annotations
 
 import json
-import uuid
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
+from penstock.cluster.state import PARTITIONS, TOPICS, TopicState, decode_topic, encode_topic
 from penstock.errors import StorageError
 from penstock.metadata.errors import StoreCorrupt, StoreError
 from penstock.metadata.store import (
@@ -25,17 +25,16 @@ from penstock.metadata.store import (
     Rejected,
     Transaction,
 )
-from penstock.model import TopicPartition, TopicRecord
+from penstock.model import TopicPartition
 
-TOPICS: Final = "topics/"
-PARTITIONS: Final = "partitions/"
+_DELETING: Final = "deleting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTopic:
     """A topic as the store has it."""
 
-    record: TopicRecord
+    record: TopicState
     revision: int
     is_deleting: bool = False  # gone for everyone; what is left is to remove its files
 
@@ -56,7 +55,7 @@ class TopicStore:
         snapshot = await self._store.get_prefix(PARTITIONS)
         return dict(_decode_partition(entry) for entry in snapshot.entries)
 
-    async def insert(self, record: TopicRecord) -> StoredTopic:
+    async def insert(self, record: TopicState) -> StoredTopic:
         """Write a new topic. Returns it, or the one of that name that is there already."""
         key = TOPICS + record.name
         result = await self._commit(
@@ -72,7 +71,7 @@ class TopicStore:
         return StoredTopic(record=record, revision=result.revision)
 
     async def replace(
-        self, revision: int, record: TopicRecord, *, is_deleting: bool = False
+        self, revision: int, record: TopicState, *, is_deleting: bool = False
     ) -> tuple[bool, StoredTopic | None]:
         """Write the topic if it is still at `revision`: whether it was, and what is there now.
 
@@ -109,30 +108,20 @@ class TopicStore:
             raise StorageError(f"the metadata store can not write: {error}") from error
 
 
-def _encode_topic(record: TopicRecord, *, is_deleting: bool = False) -> bytes:
-    value: dict[str, Any] = {
-        "id": str(record.id),
-        "partitions": record.partition_count,
-        "overrides": record.overrides,
-    }
+def _encode_topic(record: TopicState, *, is_deleting: bool = False) -> bytes:
     if is_deleting:
-        value["deleting"] = True
-    return json.dumps(value, separators=(",", ":")).encode()
+        record = replace(record, extra={**record.extra, _DELETING: True})
+    return encode_topic(record)
 
 
 def _decode_topic(entry: Entry) -> StoredTopic:
-    try:
-        value = json.loads(entry.value)
-        record = TopicRecord(
-            name=entry.key.removeprefix(TOPICS),
-            id=uuid.UUID(value["id"]),
-            partition_count=int(value["partitions"]),
-            overrides={str(name): str(text) for name, text in value["overrides"].items()},
-        )
-        is_deleting = bool(value.get("deleting", False))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreCorrupt(f"{entry.key} in the metadata store is no topic: {error!r}") from error
-    return StoredTopic(record=record, revision=entry.mod_revision, is_deleting=is_deleting)
+    record = decode_topic(entry)
+    extra = {name: value for name, value in record.extra.items() if name != _DELETING}
+    return StoredTopic(
+        record=replace(record, extra=extra),
+        revision=entry.mod_revision,
+        is_deleting=bool(record.extra.get(_DELETING, False)),
+    )
 
 
 def _decode_partition(entry: Entry) -> tuple[TopicPartition, int]:

@@ -1,10 +1,8 @@
-"""The catalog: every topic of this broker, its settings and its open partitions.
+"""The topics of a broker that is alone, their settings and their open partitions.
 
-Produce and Fetch go `catalog.get(name)` → `topic.partitions[i]` → `partition.log`: plain look-ups in
-memory. Every change is first a compare-and-swap in the metadata store, and only when that is durable is
-it seen here and answered. Changes of one topic (or of names that collide) wait for each other; changes
-of different topics run side by side and share the store's syncs. A caller that is cancelled, because
-its connection closed, does not stop a change half-way.
+Every change is first a compare-and-swap in the metadata store, and only when that is durable is it seen
+here and answered. Changes of one topic (or of names that collide) wait for each other; changes of
+different topics run side by side and share the store's syncs.
 
 Deleting takes two writes, so that a crash between them can not give a new topic an old one's files:
 
@@ -13,21 +11,20 @@ Deleting takes two writes, so that a crash between them can not give a new topic
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.broker import topic_rules as rules
-from penstock.broker.producer_ids import ProducerIds
-from penstock.broker.topic_records import Partition, Topic, open_partitions
+from penstock.broker.catalog import Catalog, OverridesChange, exists, unknown
+from penstock.broker.topic_records import Partition, Topic, first_error, open_partitions
 from penstock.broker.topic_store import StoredTopic, TopicStore
-from penstock.broker.topic_work import NameLocks, Work
-from penstock.errors import ApiError, ErrorCode, StorageError
-from penstock.model import TopicPartition, TopicRecord
+from penstock.broker.topic_work import NameLocks
+from penstock.cluster.state import TopicState
+from penstock.errors import StorageError
+from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig
 
 if TYPE_CHECKING:
@@ -38,69 +35,20 @@ __all__ = ["Partition", "Topic", "TopicCatalog"]
 
 logger = logging.getLogger(__name__)
 
-# Automatic creations: names that may wait, and how many of them are worked on at once.
-AUTO_CREATIONS_MAX: Final = 1_000
-AUTO_CREATIONS_AT_ONCE: Final = 32
-
-DeleteListener = Callable[[str], Awaitable[None] | None]
-RecordChange = Callable[[TopicRecord], TopicRecord]
+RecordChange = Callable[[TopicState], TopicState]
 
 
-class TopicCatalog:
-    """All topics. Lives on one event loop; `load` comes first and `close` last."""
+class TopicCatalog(Catalog):
+    """All topics of one broker, which holds all their partitions."""
 
     def __init__(
         self, store: MetadataStore, logs: LogStore, config: BrokerConfig, broker_id: int
     ) -> None:
-        self.producer_ids = ProducerIds(store)
+        super().__init__(store, config)
         self._store = TopicStore(store)
         self._logs = logs
-        self._config = config
         self._broker_id = broker_id
-        self._topics: dict[str, Topic] = {}
-        self._by_id: dict[uuid.UUID, Topic] = {}
-        self._names: dict[str, str] = {}  # collision key -> the one topic that has it
         self._locks = NameLocks()  # by collision key
-        self._work = Work()
-        self._listeners: list[DeleteListener] = []
-        self._auto_creations: dict[str, asyncio.Task[Topic]] = {}
-        self._auto_creation_slots = asyncio.Semaphore(AUTO_CREATIONS_AT_ONCE)
-
-    # Reading
-
-    def get(self, name: str) -> Topic | None:
-        return self._topics.get(name)
-
-    def get_by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        return self._by_id.get(topic_id)
-
-    def all(self) -> list[Topic]:
-        """Every topic, in no order; the list is the caller's."""
-        return list(self._topics.values())
-
-    def require(self, name: str) -> Topic:
-        """The topic, or INVALID_TOPIC_EXCEPTION or UNKNOWN_TOPIC_OR_PARTITION."""
-        topic = self._topics.get(name)
-        if topic is None:
-            rules.check_name(name)
-            raise _unknown(name)
-        return topic
-
-    def partition(self, name: str, index: int) -> Partition:
-        """The partition, or UNKNOWN_TOPIC_OR_PARTITION. Its log may still be out of service."""
-        topic = self._topics.get(name)
-        if topic is None or not 0 <= index < len(topic.partitions):
-            raise ApiError(
-                ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{index}"
-            )
-        return topic.partitions[index]
-
-    def on_delete(self, listener: DeleteListener) -> None:
-        """Call `listener(name)`, and await what it returns, for every topic deleted from now on.
-
-        It is called once the deletion is durable, and before it is answered.
-        """
-        self._listeners.append(listener)
 
     # Life
 
@@ -117,10 +65,6 @@ class TopicCatalog:
             else:
                 await self._adopt(stored, epochs)
 
-    async def close(self) -> None:
-        """Wait for changes under way. The logs are their store's to close."""
-        await self._work.drain()
-
     # Changing
 
     async def create(
@@ -133,12 +77,6 @@ class TopicCatalog:
         assignments: Mapping[int, Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> Topic:
-        """A new topic, durable and with its logs open; or the `ApiError` of the rule it breaks.
-
-        Of two creations of one name exactly one succeeds; the other is TOPIC_ALREADY_EXISTS. If a log
-        can not be opened, the topic is taken back and the answer is that `StorageError`. With
-        `validate_only` nothing changes, and the topic returned has no partitions.
-        """
         rules.check_name(name)
         self._check_free(name)
         rules.check_replication_factor(replication_factor)
@@ -147,7 +85,7 @@ class TopicCatalog:
         elif partition_count == rules.DEFAULT:
             partition_count = self._config.default_partitions
         rules.check_partition_count(partition_count)
-        record = TopicRecord(
+        record = TopicState(
             name=name,
             id=uuid.uuid4(),
             partition_count=partition_count,
@@ -158,28 +96,7 @@ class TopicCatalog:
             await self._work.finish(self._create(topic))
         return topic
 
-    async def ensure(self, name: str) -> Topic:
-        """The topic, created with the broker's defaults if need be.
-
-        LEADER_NOT_AVAILABLE, which clients retry, when too many creations wait already.
-        """
-        topic = self._topics.get(name)
-        if topic is not None:
-            return topic
-        rules.check_name(name)
-        creation = self._auto_creations.get(name)
-        if creation is None:
-            if len(self._auto_creations) >= AUTO_CREATIONS_MAX:
-                raise ApiError(
-                    ErrorCode.leader_not_available, "too many topics are being created; try again"
-                )
-            creation = self._work.start(self._auto_create(name))
-            self._auto_creations[name] = creation
-            creation.add_done_callback(lambda _: self._auto_creations.pop(name))
-        return await asyncio.shield(creation)
-
     async def delete(self, topic: Topic) -> None:
-        """Delete the topic, its settings and its data. Listeners have been told on return."""
         await self._work.finish(self._delete(topic))
 
     async def grow(
@@ -190,10 +107,6 @@ class TopicCatalog:
         assignments: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Raise the topic's partition count to `count`; the new partitions are open on return.
-
-        One that can not be opened is in the catalog with its error, which is raised.
-        """
         current = topic.record.partition_count
         rules.check_growth(topic.name, current, count)
         if assignments is not None:
@@ -201,22 +114,15 @@ class TopicCatalog:
         if not validate_only:
             await self._work.finish(self._grow(topic, count))
 
-    async def set_overrides(
-        self, topic: Topic, overrides: Mapping[str, str], *, validate_only: bool = False
-    ) -> None:
-        """Make `overrides` the topic's own settings, all of them. Open logs follow at once."""
-        await self.change_overrides(topic, lambda _: overrides, validate_only=validate_only)
-
     async def change_overrides(
         self,
         topic: Topic,
-        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        change: OverridesChange,
         *,
         validate_only: bool = False,
     ) -> None:
-        """As `set_overrides`, with what `change` makes of the settings in force when it is its turn."""
 
-        def changed(record: TopicRecord) -> TopicRecord:
+        def changed(record: TopicState) -> TopicState:
             overrides = dict(change(record.overrides))
             rules.topic_config(self._config.topic_defaults, overrides)
             return replace(record, overrides=overrides)
@@ -232,8 +138,8 @@ class TopicCatalog:
             self._check_free(topic.name)
             await self._insert(topic)
             indices = range(topic.record.partition_count)
-            topic.partitions = await open_partitions(self._logs, topic, indices)
-            failure = topic.first_error()
+            topic.partitions = await open_partitions(self._logs, topic, indices, self._broker_id)
+            failure = first_error(topic.partitions)
             if failure is not None:
                 await self._erase(topic)
                 raise StorageError(f"topic '{topic.name}' was not created: {failure.message}")
@@ -255,7 +161,7 @@ class TopicCatalog:
             # In the store, yet not in the catalog: the outcome of an earlier commit was not known.
             if not stored.is_deleting:
                 await self._adopt(stored)
-                raise _exists(topic.name)
+                raise exists(topic.name)
             if not await self._remove_files(topic.name, stored.revision):
                 raise StorageError(f"topic '{topic.name}' is still being deleted")
 
@@ -266,18 +172,10 @@ class TopicCatalog:
         config = rules.lenient_topic_config(self._config.topic_defaults, stored.record)
         topic = Topic(stored.record, stored.revision, config)
         indices = range(stored.record.partition_count)
-        topic.partitions = await open_partitions(self._logs, topic, indices, epochs)
+        topic.partitions = await open_partitions(
+            self._logs, topic, indices, self._broker_id, epochs
+        )
         self._add(topic)
-
-    async def _auto_create(self, name: str) -> Topic:
-        async with self._auto_creation_slots:
-            try:
-                return await self.create(name)
-            except ApiError as error:
-                topic = self._topics.get(name)
-                if error.code is not ErrorCode.topic_already_exists or topic is None:
-                    raise
-                return topic
 
     async def _delete(self, topic: Topic) -> None:
         async with self._locks.hold(rules.collision_key(topic.name)):
@@ -300,15 +198,16 @@ class TopicCatalog:
         return True
 
     async def _grow(self, topic: Topic, count: int) -> None:
-        def grown(record: TopicRecord) -> TopicRecord:
+        def grown(record: TopicState) -> TopicState:
             rules.check_growth(record.name, record.partition_count, count)
             return replace(record, partition_count=count)
 
         before = len(topic.partitions)
         await self._change(topic, grown)
         for partition in topic.partitions[before:]:
-            if partition.error is not None:
-                raise StorageError(f"{partition.topic_partition}: {partition.error.message}")
+            failure = first_error([partition])
+            if failure is not None:
+                raise StorageError(f"{partition.topic_partition}: {failure.message}")
 
     async def _change(self, topic: Topic, change: RecordChange) -> None:
         async with self._locks.hold(rules.collision_key(topic.name)):
@@ -330,7 +229,7 @@ class TopicCatalog:
                 or (stored.is_deleting and not is_deleting)
             ):
                 await self._forget(topic)
-                raise _unknown(topic.name)
+                raise unknown(topic.name)
             topic.record, topic.revision = stored.record, stored.revision
             if was_current or stored.is_deleting:
                 return
@@ -342,46 +241,12 @@ class TopicCatalog:
         if config != topic.config:
             topic.config = config
             for partition in topic.partitions:
-                if partition.error is None:
-                    partition.log.reconfigure(config)
+                if partition.local_log is not None:
+                    partition.local_log.reconfigure(config)
         added = range(len(topic.partitions), topic.record.partition_count)
         if added:
-            topic.partitions += await open_partitions(self._logs, topic, added)
-
-    def _add(self, topic: Topic) -> None:
-        self._topics[topic.name] = topic
-        self._by_id[topic.id] = topic
-        self._names[rules.collision_key(topic.name)] = topic.name
+            topic.partitions += await open_partitions(self._logs, topic, added, self._broker_id)
 
     async def _forget(self, topic: Topic) -> None:
-        if self._topics.get(topic.name) is not topic:
-            return  # it was never seen: its creation is being taken back
-        del self._topics[topic.name]
-        del self._by_id[topic.id]
-        del self._names[rules.collision_key(topic.name)]
-        for listener in self._listeners:
-            outcome = listener(topic.name)
-            if inspect.isawaitable(outcome):
-                await outcome
-
-    def _check_free(self, name: str) -> None:
-        if name in self._topics:
-            raise _exists(name)
-        other = self._names.get(rules.collision_key(name))
-        if other is not None:
-            raise ApiError(
-                ErrorCode.invalid_topic_exception,
-                f"topic '{name}' collides with existing topic '{other}': '.' and '_' are alike",
-            )
-
-    def _check_current(self, topic: Topic) -> None:
-        if self._topics.get(topic.name) is not topic:
-            raise _unknown(topic.name)
-
-
-def _unknown(name: str) -> ApiError:
-    return ApiError(ErrorCode.unknown_topic_or_partition, f"topic '{name}' does not exist")
-
-
-def _exists(name: str) -> ApiError:
-    return ApiError(ErrorCode.topic_already_exists, f"topic '{name}' already exists")
+        if self._remove(topic):  # else it was never seen: its creation is being taken back
+            await self._tell_deleted(topic.name)

@@ -30,10 +30,8 @@ def new_partition(
     view: ClusterView, topic: TopicState, partition: TopicPartition, placement: Placement
 ) -> PartitionState | None:
     """Everybody is in sync with an empty log, and nobody has opened it yet. None: nobody is there."""
-    if partition.partition < len(topic.assignment):
-        replicas = topic.assignment[partition.partition]
-    else:
-        replicas = placement.place(topic.replication_factor)
+    by_hand = topic.assignment[partition.partition : partition.partition + 1]
+    replicas = by_hand[0] if any(by_hand) else placement.place(topic.replication_factor)
     present = {b: view.brokers[b].storage_id for b in replicas if view.is_live(b)}
     if not present:
         return None

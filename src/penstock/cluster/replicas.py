@@ -36,7 +36,7 @@ from penstock.cluster.replica import Replica
 from penstock.cluster.state import Readiness, TopicState, partition_cluster_id
 from penstock.cluster.view import ClusterView
 from penstock.errors import ApiError, ErrorCode, StorageError
-from penstock.log import LogStore, PartitionLog
+from penstock.log import Appended, LogStore, PartitionLog
 from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig, TopicConfig
 
@@ -285,7 +285,7 @@ class Replicas:
 
     # -- clients --------------------------------------------------------------------------------
 
-    def append(self, hosted: Hosted, records: memoryview, acks: int) -> tuple[int, int, int]:
+    def append(self, hosted: Hosted, records: memoryview, acks: int) -> Appended:
         """Append one batch as the leader; where it went. `until_acknowledged` follows for acks=all."""
         now = self._now()
         hosted.replica.check_append(acks, now)

@@ -1,7 +1,8 @@
-"""What an operator asks of the controller, as transactions. `guard` is the controller's claim.
+"""What an operator asks of the cluster, as transactions that any broker may commit.
 
-Topics say what is wanted; their partitions follow by themselves, and their brokers report when each is
-open: `opening` tells the client that waits. `ApiError` if something can not be as it is asked for.
+Topics say what is wanted; the controller makes their partitions follow, and their brokers report when
+each is open: `opening` tells the client that waits. A view that is behind does no harm: every change is
+compared with what it was made from. `ApiError` if something can not be as it is asked for.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.store import Compare, Delete, Put, Transaction
 from penstock.model import TopicPartition
 
-__all__ = ["Opening", "create_topic", "delete_topic", "grow_topic", "opening", "reassign"]
+__all__ = [
+    "Opening",
+    "create_topic",
+    "delete_topic",
+    "grow_topic",
+    "opening",
+    "reassign",
+    "replace_topic",
+]
 
 
 class Opening(NamedTuple):
@@ -36,31 +45,50 @@ class Opening(NamedTuple):
     errors: dict[TopicPartition, str]
 
 
-def create_topic(view: ClusterView, guard: Compare, topic: TopicState) -> Decision:
+def create_topic(view: ClusterView, topic: TopicState) -> Decision:
     if topic.name in view.topics:
         raise ApiError(ErrorCode.topic_already_exists, f"topic {topic.name!r} exists")
     here = sum(not broker.is_leaving for broker in view.brokers.values())
+    for replicas in topic.assignment:
+        _check_brokers(view, replicas)
     if not 1 <= topic.replication_factor <= here:
         raise ApiError(
             ErrorCode.invalid_replication_factor,
             f"{topic.replication_factor} replicas on {here} brokers",
         )
-    for replicas in topic.assignment:
-        _check_brokers(view, replicas)
-    return _write(guard, topic, revision=0)
+    return _write(topic, revision=0)
 
 
-def grow_topic(view: ClusterView, guard: Compare, name: str, partition_count: int) -> Decision:
+def grow_topic(
+    view: ClusterView,
+    name: str,
+    partition_count: int,
+    added: Sequence[tuple[int, ...]] | None = None,
+) -> Decision:
+    """More partitions; `added` are the replicas of the new ones, if they are placed by hand."""
     stored = _topic(view, name)
-    if partition_count <= stored.value.partition_count:
+    topic = stored.value
+    if partition_count <= topic.partition_count:
         raise ApiError(
             ErrorCode.invalid_partitions,
-            f"topic {name!r} has {stored.value.partition_count} partitions already",
+            f"topic {name!r} has {topic.partition_count} partitions already",
         )
-    return _write(guard, replace(stored.value, partition_count=partition_count), stored.revision)
+    assignment = topic.assignment
+    if added is not None:
+        for replicas in added:
+            _check_brokers(view, replicas)
+        placed = topic.partition_count - len(assignment)
+        assignment = (*assignment, *((),) * placed, *added)
+    grown = replace(topic, partition_count=partition_count, assignment=assignment)
+    return replace_topic(stored, grown)
 
 
-def delete_topic(view: ClusterView, guard: Compare, name: str) -> Decision:
+def replace_topic(stored: Stored[TopicState], topic: TopicState) -> Decision:
+    """The topic as `topic` says, if it still is as it was stored."""
+    return _write(topic, stored.revision)
+
+
+def delete_topic(view: ClusterView, name: str) -> Decision:
     """The topic and its partitions go at once; brokers drop the logs when they see it.
 
     One that is away then finds at its return that the store does not know what its disk holds.
@@ -68,14 +96,14 @@ def delete_topic(view: ClusterView, guard: Compare, name: str) -> Decision:
     key = topic_key(name)
     return Decision(
         Transaction(
-            compares=(guard, Compare(key=key, mod_revision=_topic(view, name).revision)),
+            compares=(Compare(key=key, mod_revision=_topic(view, name).revision),),
             deletes=(Delete(key=key), Delete(key=f"{PARTITIONS}{name}/", prefix=True)),
         )
     )
 
 
 def reassign(
-    view: ClusterView, guard: Compare, partition: TopicPartition, target: Sequence[int] | None
+    view: ClusterView, partition: TopicPartition, target: Sequence[int] | None
 ) -> Decision:
     """Move a partition to the brokers of `target`; None cancels the move that is under way."""
     stored = view.partitions.get(partition)
@@ -90,7 +118,7 @@ def reassign(
     key = partition_key(partition)
     return Decision(
         Transaction(
-            compares=(guard, Compare(key=key, mod_revision=stored.revision)),
+            compares=(Compare(key=key, mod_revision=stored.revision),),
             puts=(Put(key=key, value=encode_partition(state)),),
         ),
         (partition,),
@@ -131,11 +159,11 @@ def _check_brokers(view: ClusterView, replicas: Sequence[int]) -> None:
         )
 
 
-def _write(guard: Compare, topic: TopicState, revision: int) -> Decision:
+def _write(topic: TopicState, revision: int) -> Decision:
     key = topic_key(topic.name)
     return Decision(
         Transaction(
-            compares=(guard, Compare(key=key, mod_revision=revision)),
+            compares=(Compare(key=key, mod_revision=revision),),
             puts=(Put(key=key, value=encode_topic(topic)),),
         )
     )

@@ -68,7 +68,7 @@ class TopicState:
     id: uuid.UUID
     partition_count: int  # >= 1, only ever grows
     replication_factor: int = 1  # wanted; there may be fewer replicas while brokers are missing
-    assignment: tuple[tuple[int, ...], ...] = ()  # replicas by hand for the first partitions
+    assignment: tuple[tuple[int, ...], ...] = ()  # replicas by hand; (): the controller places them
     overrides: Mapping[str, str] = field(default_factory=dict)  # settings by Kafka name
     extra: Mapping[str, Any] = field(default_factory=dict)
 

@@ -118,6 +118,7 @@ class KafkaServer:
 
     async def stop(self) -> None:
         """Stop listening, let answers under way out, and stop the broker cleanly."""
+        await self.broker.hand_over()
         self._sweeping.cancel()
         self._loop.remove_reader(self._listener.fileno())
         self._listener.close()

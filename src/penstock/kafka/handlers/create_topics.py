@@ -126,7 +126,7 @@ async def _create(broker: Broker, wanted: NewTopic, *, validate_only: bool) -> T
         name=wanted.name,
         topic_id=None if validate_only else topic.id,
         num_partitions=topic.record.partition_count,
-        replication_factor=1,
+        replication_factor=topic.record.replication_factor,
         configs=_configs(broker, topic),
     )
 

@@ -65,11 +65,13 @@ def handle(
         raise ApiError(
             ErrorCode.unsupported_endpoint_type, f"unknown endpoint type {request.endpoint_type}"
         )
-    info = broker.info
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=info.id,
-        brokers=[ClusterBroker(broker_id=info.id, host=info.host, port=info.port, rack=info.rack)],
+        controller_id=broker.controller_id,
+        brokers=[
+            ClusterBroker(broker_id=info.id, host=info.host, port=info.port, rack=info.rack)
+            for info in broker.brokers()
+        ],
         cluster_authorized_operations=(
             ALL_ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED
         ),

@@ -95,9 +95,13 @@ def _sizes(topic: Topic, indices: Sequence[int]) -> TopicSizes:
     return TopicSizes(
         name=topic.name,
         partitions=[
-            PartitionSize(partition_index=i, partition_size=topic.partitions[i].log.size_bytes)
+            PartitionSize(
+                partition_index=i,
+                partition_size=log.size_bytes,
+                offset_lag=topic.partitions[i].lag,
+            )
             for i in indices
-            if 0 <= i < len(topic.partitions) and topic.partitions[i].error is None
+            if 0 <= i < len(topic.partitions) and (log := topic.partitions[i].local_log) is not None
         ],
     )
 

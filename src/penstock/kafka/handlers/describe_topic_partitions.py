@@ -108,10 +108,7 @@ def _describe(broker: Broker, name: str, start: int, limit: int) -> tuple[TopicR
     result = TopicResult(
         name=name,
         topic_id=topic.id,
-        partitions=[
-            describe_partition(partition, (broker.info.id,))
-            for partition in topic.partitions[start:end]
-        ],
+        partitions=[describe_partition(partition) for partition in topic.partitions[start:end]],
     )
     return result, end if end < len(topic.partitions) else None
 

@@ -25,6 +25,7 @@ LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 
 # The version from which each special timestamp has its meaning.
+_SAYS_WHEN_FROM: Final = 5  # older clients do not know OFFSET_NOT_AVAILABLE
 FIRST_VERSION_OF: Final = {
     LATEST: 1,
     EARLIEST: 1,
@@ -134,9 +135,11 @@ def _answer(
         partition = broker.topics.partition(name, asked.partition_index)
         partition.check_leader_epoch(asked.current_leader_epoch)
         log = partition.sound_log()
+        end = partition.latest_offset() if replica_id == CONSUMER else log.log_end_offset
     except ApiError as error:
+        if error.code is ErrorCode.offset_not_available and context.api_version < _SAYS_WHEN_FROM:
+            return _failed(asked, ErrorCode.leader_not_available)
         return _failed(asked, error.code)
-    end = log.high_watermark if replica_id == CONSUMER else log.log_end_offset
     if asked.timestamp == LATEST:
         return _found(asked, end, partition.leader_epoch)
     if asked.timestamp in {EARLIEST, EARLIEST_LOCAL}:

@@ -81,15 +81,17 @@ async def handle(
 ) -> MetadataResponse:
     asked = request.topics
     if asked is None or (not asked and context.api_version == 0):
-        answers = [describe(broker, topic, request) for topic in broker.topics.all()]
+        answers = [describe(topic, request) for topic in broker.topics.all()]
     else:
         _check_ids(asked, context.api_version)
         answers = await _describe_asked(broker, dict.fromkeys(asked), request)
-    info = broker.info
     return MetadataResponse(
-        brokers=[BrokerMetadata(node_id=info.id, host=info.host, port=info.port, rack=info.rack)],
+        brokers=[
+            BrokerMetadata(node_id=info.id, host=info.host, port=info.port, rack=info.rack)
+            for info in broker.brokers()
+        ],
         cluster_id=broker.cluster_id,
-        controller_id=info.id,
+        controller_id=broker.controller_id,
         topics=answers,
         cluster_authorized_operations=(
             ALL_ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED
@@ -129,7 +131,7 @@ async def _describe_asked(
         else:
             found = broker.topics.get(topic.name or "")
         if found is not None:
-            answers.append(describe(broker, found, request))
+            answers.append(describe(found, request))
         elif topic.topic_id is not None:
             answers.append(
                 TopicMetadata(
@@ -148,7 +150,7 @@ async def _describe_asked(
 
 async def _create(broker: Broker, name: str, request: MetadataRequest) -> TopicMetadata:
     try:
-        return describe(broker, await broker.topics.ensure(name), request)
+        return describe(await broker.topics.ensure(name), request)
     except ApiError as error:
         return TopicMetadata(error_code=error.code, name=name)
 
@@ -161,29 +163,28 @@ def _unknown(name: str) -> TopicMetadata:
     return TopicMetadata(error_code=ErrorCode.unknown_topic_or_partition, name=name)
 
 
-def describe(broker: Broker, topic: Topic, request: MetadataRequest) -> TopicMetadata:
-    me = (broker.info.id,)
+def describe(topic: Topic, request: MetadataRequest) -> TopicMetadata:
     return TopicMetadata(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.id,
-        partitions=[describe_partition(partition, me) for partition in topic.partitions],
+        partitions=[describe_partition(partition) for partition in topic.partitions],
         topic_authorized_operations=(
             ALL_ON_TOPIC if request.include_topic_authorized_operations else NOT_ASKED
         ),
     )
 
 
-def describe_partition(partition: Partition, me: tuple[int]) -> PartitionMetadata:
-    # A damaged partition keeps its leader, so that whoever uses it is told the storage error.
+def describe_partition(partition: Partition) -> PartitionMetadata:
+    leader = partition.leader
     return PartitionMetadata(
-        error_code=ErrorCode.none,
+        error_code=ErrorCode.none if leader >= 0 else ErrorCode.leader_not_available,
         partition_index=partition.index,
-        leader_id=me[0],
+        leader_id=leader,
         leader_epoch=partition.leader_epoch,
-        replica_nodes=me,
-        isr_nodes=me,
-        offline_replicas=() if partition.failure is None else me,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=partition.offline_replicas,
     )
 
 

@@ -4,14 +4,14 @@ An answer leaves when the promise of its `acks` is kept:
 
     acks=0     there is no answer
     acks=1     the batch is in the log file: it survives the death of the process
-    acks=all   the batch is on disk, too (with one replica): it survives the death of the machine
+    acks=all   every replica in sync has the batch; where there is one, it is on disk
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import ApiError, ErrorCode, ProtocolError
 from penstock.kafka.api import Answer, RawApi
@@ -27,25 +27,30 @@ from penstock.kafka.produce_codec import (
 from penstock.records.batch import ATTRIBUTE_COMPRESSION, COMPRESSION_NAMES
 
 if TYPE_CHECKING:
-    from penstock.broker import Broker
-    from penstock.broker.topics import Topic
+    from penstock.broker.topics import Partition, Topic
     from penstock.kafka.router import KafkaDoor
-    from penstock.log import PartitionLog
 
 Results = list[tuple[TopicKey, list[PartitionResult]]]
-Unsynced = list[tuple["PartitionLog", int, list[PartitionResult], int]]
 
-_REPLICAS: Final = 1
 _ZSTD_FROM: Final = 7  # older clients cannot read zstd, so older producers may not write it
 _ZSTD: Final = COMPRESSION_NAMES.index("zstd")
 _ATTRIBUTES: Final = 22  # where the low byte of a batch's attributes is
+
+
+class Unacknowledged(NamedTuple):
+    """A batch that is appended, and where its result stands, which holds once it is safe."""
+
+    partition: Partition
+    end_offset: int
+    answers: list[PartitionResult]
+    at: int
 
 
 def answer(door: KafkaDoor, version: int, request: ProduceRequest) -> Answer:
     acks = request.acks
     broker = door.broker
     results: Results = []
-    unsynced: Unsynced = []
+    waiting: list[Unacknowledged] = []
     for key, partitions in request.topics:
         topic = broker.topics.get(key) if isinstance(key, str) else broker.topics.get_by_id(key)
         answers: list[PartitionResult] = []
@@ -53,14 +58,14 @@ def answer(door: KafkaDoor, version: int, request: ProduceRequest) -> Answer:
         for item in partitions:
             try:
                 _check(request.transactional, acks, topic, key)
-                answers.append(_append(version, topic, item, acks, answers, unsynced))
+                answers.append(_append(version, topic, item, acks, answers, waiting))
             except ApiError as error:
                 answers.append(failed(item.partition, error.code, error.message))
     if acks == 0:
         _close_on_error(results)
         return None
-    if unsynced:
-        return _when_durable(broker, version, results, unsynced)
+    if waiting:
+        return _when_acknowledged(version, request, results, waiting)
     return encode_response(version, results)
 
 
@@ -73,11 +78,6 @@ def _check(transactional: bool, acks: int, topic: Topic | None, key: TopicKey) -
         raise ApiError(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {acks}")
     if transactional:
         raise ApiError(ErrorCode.invalid_request, "Penstock has no transactions yet")
-    if acks == -1 and topic.config.min_insync_replicas > _REPLICAS:
-        raise ApiError(
-            ErrorCode.not_enough_replicas,
-            f"min.insync.replicas is {topic.config.min_insync_replicas}, there is one replica",
-        )
 
 
 def _append(
@@ -86,7 +86,7 @@ def _append(
     item: PartitionRecords,
     acks: int,
     answers: list[PartitionResult],
-    unsynced: Unsynced,
+    waiting: list[Unacknowledged],
 ) -> PartitionResult:
     assert topic is not None
     if not 0 <= item.partition < len(topic.partitions):
@@ -100,12 +100,16 @@ def _append(
         raise ApiError(
             ErrorCode.unsupported_compression_type, f"zstd needs Produce version {_ZSTD_FROM}"
         )
-    log = topic.partitions[item.partition].log
-    appended = log.append(item.records)
-    if acks == -1 or (acks and log.needs_sync_before_answer):
-        unsynced.append((log, appended.end_offset, answers, len(answers)))
+    partition = topic.partitions[item.partition]
+    appended = partition.append(item.records, acks)
+    if partition.must_wait(acks):
+        waiting.append(Unacknowledged(partition, appended.end_offset, answers, len(answers)))
     return PartitionResult(
-        item.partition, 0, appended.base_offset, appended.append_time, log.log_start_offset
+        item.partition,
+        0,
+        appended.base_offset,
+        appended.append_time,
+        partition.log.log_start_offset,
     )
 
 
@@ -123,14 +127,14 @@ def _close_on_error(results: Results) -> None:
                 )
 
 
-def _when_durable(
-    broker: Broker, version: int, results: Results, unsynced: Unsynced
+def _when_acknowledged(
+    version: int, request: ProduceRequest, results: Results, waiting: list[Unacknowledged]
 ) -> asyncio.Future[Any]:
-    """A promise of the answer, kept when every partition written to is on disk."""
+    """A promise of the answer, kept when every batch is as safe as the producer asked."""
     answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    missing = len(unsynced)
+    missing = len(waiting)
 
-    def synced(done: asyncio.Future[None], answers: list[PartitionResult], at: int) -> None:
+    def acknowledged(done: asyncio.Future[None], answers: list[PartitionResult], at: int) -> None:
         nonlocal missing
         missing -= 1
         error = done.exception()
@@ -140,9 +144,10 @@ def _when_durable(
         if missing == 0 and not answered.done():
             answered.set_result(encode_response(version, results))
 
-    for log, end_offset, answers, at in unsynced:
-        future = broker.logs.group_commit.until_durable(log, end_offset)
-        future.add_done_callback(functools.partial(synced, answers=answers, at=at))
+    timeout_s = max(request.timeout_ms, 0) / 1000
+    for partition, end_offset, answers, at in waiting:
+        future = partition.until_acknowledged(request.acks, end_offset, timeout_s)
+        future.add_done_callback(functools.partial(acknowledged, answers=answers, at=at))
     return answered
 
 

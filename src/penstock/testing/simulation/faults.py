@@ -228,9 +228,18 @@ class Faults:
                 return process
         return None
 
+    def _anyone(self) -> Process | None:
+        """Any broker takes what an operator asks, also one whose view is behind."""
+        processes = [
+            machine.process
+            for machine in self._world.machines.values()
+            if machine.process is not None and not machine.is_paused
+        ]
+        return self._random.choice(processes) if processes else None
+
     def _reassign(self) -> bool:
-        process = self._controller()
-        if process is None or process.controller is None or not process.view.partitions:
+        process = self._anyone()
+        if process is None or not process.view.partitions:
             return False
         partition = self._random.choice(sorted(process.view.partitions))
         state = process.view.partitions[partition].value
@@ -238,11 +247,7 @@ class Faults:
         target = self._random.sample(names, self._world.shape.replication_factor)
         cancels = state.is_reassigning and self._random.random() < 0.3
         try:
-            process.request(
-                requests.reassign(
-                    process.view, process.controller.guard, partition, None if cancels else target
-                )
-            )
+            process.request(requests.reassign(process.view, partition, None if cancels else target))
         except ApiError:
             return False
         return True
@@ -256,8 +261,8 @@ class Faults:
 
     def _flip(self) -> bool:
         """Another one of the same replicas is preferred, and soon leads."""
-        process = self._controller()
-        if process is None or process.controller is None or not process.view.partitions:
+        process = self._anyone()
+        if process is None or not process.view.partitions:
             return False
         partition = self._random.choice(sorted(process.view.partitions))
         state = process.view.partitions[partition].value
@@ -265,23 +270,20 @@ class Faults:
             return False
         order = self._random.sample(state.replicas, len(state.replicas))
         try:
-            guard = process.controller.guard
-            process.request(requests.reassign(process.view, guard, partition, order))
+            process.request(requests.reassign(process.view, partition, order))
         except ApiError:
             return False
         self._later(0.02, 0.1, self._prefer)
         return True
 
     def _grow(self) -> bool:
-        process = self._controller()
-        if process is None or process.controller is None:
+        process = self._anyone()
+        if process is None:
             return False
         for name, topic in process.view.topics.items():
             if topic.value.partition_count < 3:
                 count = topic.value.partition_count + 1
-                process.request(
-                    requests.grow_topic(process.view, process.controller.guard, name, count)
-                )
+                process.request(requests.grow_topic(process.view, name, count))
                 return True
         return False
 

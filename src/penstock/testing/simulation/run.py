@@ -112,10 +112,10 @@ def _run(world: World, faults: Faults) -> None:
 
 
 def _create_topic(world: World) -> None:
-    """Ask whoever is the controller, until the topic is there."""
+    """Ask everybody, until the topic is there."""
     for machine in world.machines.values():
         process = machine.process
-        if process is None or process.controller is None:
+        if process is None:
             continue
         topic = TopicState(
             name=TOPIC,
@@ -124,7 +124,7 @@ def _create_topic(world: World) -> None:
             replication_factor=world.shape.replication_factor,
         )
         try:
-            decision = requests.create_topic(process.view, process.controller.guard, topic)
+            decision = requests.create_topic(process.view, topic)
         except ApiError:
             continue  # brokers are missing, or it is there
         process.request(decision)

@@ -1,0 +1,214 @@
+"""What every catalog of topics has, whether the broker is alone or a member of a cluster.
+
+Produce and Fetch go `catalog.get(name)` → `topic.partitions[i]` → the partition: plain look-ups in
+memory. A caller that is cancelled, because its connection closed, does not stop a change half-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker import topic_rules as rules
+from penstock.broker.producer_ids import ProducerIds
+from penstock.broker.topic_records import Partition, Topic
+from penstock.broker.topic_work import Work
+from penstock.errors import ApiError, ErrorCode
+from penstock.settings import BrokerConfig
+
+if TYPE_CHECKING:
+    from penstock.metadata.store import MetadataStore
+
+__all__ = ["Catalog", "exists", "unknown"]
+
+# Automatic creations: names that may wait, and how many of them are worked on at once.
+AUTO_CREATIONS_MAX: Final = 1_000
+AUTO_CREATIONS_AT_ONCE: Final = 32
+
+DeleteListener = Callable[[str], Awaitable[None] | None]
+OverridesChange = Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+class Catalog(ABC):
+    """All topics. Lives on one event loop; `load` comes first and `close` last."""
+
+    def __init__(self, store: MetadataStore, config: BrokerConfig) -> None:
+        self.producer_ids = ProducerIds(store)
+        self._config = config
+        self._topics: dict[str, Topic] = {}
+        self._by_id: dict[uuid.UUID, Topic] = {}
+        self._names: dict[str, str] = {}  # collision key -> the one topic that has it
+        self._work = Work()
+        self._listeners: list[DeleteListener] = []
+        self._auto_creations: dict[str, asyncio.Task[Topic]] = {}
+        self._auto_creation_slots = asyncio.Semaphore(AUTO_CREATIONS_AT_ONCE)
+
+    # Reading
+
+    def get(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def get_by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def all(self) -> list[Topic]:
+        """Every topic, in no order; the list is the caller's."""
+        return list(self._topics.values())
+
+    def require(self, name: str) -> Topic:
+        """The topic, or INVALID_TOPIC_EXCEPTION or UNKNOWN_TOPIC_OR_PARTITION."""
+        topic = self._topics.get(name)
+        if topic is None:
+            rules.check_name(name)
+            raise unknown(name)
+        return topic
+
+    def partition(self, name: str, index: int) -> Partition:
+        """The partition, or UNKNOWN_TOPIC_OR_PARTITION. Its log may still be out of service."""
+        topic = self._topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            raise ApiError(
+                ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{index}"
+            )
+        return topic.partitions[index]
+
+    def on_delete(self, listener: DeleteListener) -> None:
+        """Call `listener(name)`, and await what it returns, for every topic deleted from now on.
+
+        It is called once the deletion is durable, and before it is answered.
+        """
+        self._listeners.append(listener)
+
+    # Life
+
+    async def close(self) -> None:
+        """Wait for changes under way. The logs are their store's to close."""
+        await self._work.drain()
+
+    # Changing
+
+    @abstractmethod
+    async def create(
+        self,
+        name: str,
+        partition_count: int = rules.DEFAULT,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = rules.DEFAULT,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> Topic:
+        """A new topic, durable and with its logs open; or the `ApiError` of the rule it breaks.
+
+        Of two creations of one name exactly one succeeds; the other is TOPIC_ALREADY_EXISTS. If a log
+        can not be opened, the topic is taken back and the answer is that `StorageError`. With
+        `validate_only` nothing changes, and the topic returned has no partitions.
+        """
+
+    @abstractmethod
+    async def delete(self, topic: Topic) -> None:
+        """Delete the topic, its settings and its data. Listeners have been told on return."""
+
+    @abstractmethod
+    async def grow(
+        self,
+        topic: Topic,
+        count: int,
+        *,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Raise the topic's partition count to `count`; the new partitions are open on return.
+
+        One that can not be opened is in the catalog with its error, which is raised.
+        """
+
+    @abstractmethod
+    async def change_overrides(
+        self, topic: Topic, change: OverridesChange, *, validate_only: bool = False
+    ) -> None:
+        """As `set_overrides`, with what `change` makes of the settings in force when it is its turn."""
+
+    async def set_overrides(
+        self, topic: Topic, overrides: Mapping[str, str], *, validate_only: bool = False
+    ) -> None:
+        """Make `overrides` the topic's own settings, all of them. Open logs follow at once."""
+        await self.change_overrides(topic, lambda _: overrides, validate_only=validate_only)
+
+    async def ensure(self, name: str) -> Topic:
+        """The topic, created with the broker's defaults if need be.
+
+        LEADER_NOT_AVAILABLE, which clients retry, when too many creations wait already.
+        """
+        topic = self._topics.get(name)
+        if topic is not None:
+            return topic
+        rules.check_name(name)
+        creation = self._auto_creations.get(name)
+        if creation is None:
+            if len(self._auto_creations) >= AUTO_CREATIONS_MAX:
+                raise ApiError(
+                    ErrorCode.leader_not_available, "too many topics are being created; try again"
+                )
+            creation = self._work.start(self._auto_create(name))
+            self._auto_creations[name] = creation
+            creation.add_done_callback(lambda _: self._auto_creations.pop(name))
+        return await asyncio.shield(creation)
+
+    async def _auto_create(self, name: str) -> Topic:
+        async with self._auto_creation_slots:
+            try:
+                return await self.create(name)
+            except ApiError as error:
+                topic = self._topics.get(name)
+                if error.code is not ErrorCode.topic_already_exists or topic is None:
+                    raise
+                return topic
+
+    # The names
+
+    def _add(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        self._by_id[topic.id] = topic
+        self._names[rules.collision_key(topic.name)] = topic.name
+
+    def _remove(self, topic: Topic) -> bool:
+        """Whether it was there."""
+        if self._topics.get(topic.name) is not topic:
+            return False
+        del self._topics[topic.name]
+        del self._by_id[topic.id]
+        del self._names[rules.collision_key(topic.name)]
+        return True
+
+    async def _tell_deleted(self, name: str) -> None:
+        for listener in self._listeners:
+            outcome = listener(name)
+            if inspect.isawaitable(outcome):
+                await outcome
+
+    def _check_free(self, name: str) -> None:
+        if name in self._topics:
+            raise exists(name)
+        other = self._names.get(rules.collision_key(name))
+        if other is not None:
+            raise ApiError(
+                ErrorCode.invalid_topic_exception,
+                f"topic '{name}' collides with existing topic '{other}': '.' and '_' are alike",
+            )
+
+    def _check_current(self, topic: Topic) -> None:
+        if self._topics.get(topic.name) is not topic:
+            raise unknown(topic.name)
+
+
+def unknown(name: str) -> ApiError:
+    return ApiError(ErrorCode.unknown_topic_or_partition, f"topic '{name}' does not exist")
+
+
+def exists(name: str) -> ApiError:
+    return ApiError(ErrorCode.topic_already_exists, f"topic '{name}' already exists")

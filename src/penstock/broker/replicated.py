@@ -1,0 +1,149 @@
+"""A partition of a cluster, as one of its brokers serves it to clients and followers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.broker.topic_records import Partition
+from penstock.cluster.messages import ALL, ReplicaFetch, ReplicaFetched
+from penstock.cluster.state import PartitionState, Readiness
+from penstock.errors import ApiError, ErrorCode, StorageError
+from penstock.log import Appended, PartitionLog
+from penstock.model import TopicPartition
+
+if TYPE_CHECKING:
+    from penstock.cluster.node import ClusterNode
+    from penstock.cluster.replicas import Hosted
+    from penstock.log import LogStore
+
+__all__ = ["ReplicatedPartition"]
+
+
+class ReplicatedPartition(Partition):
+    """What the cluster agreed on, and the replica that this broker holds, if it holds one."""
+
+    __slots__ = ("_logs", "_node")
+
+    def __init__(self, topic_partition: TopicPartition, node: ClusterNode, logs: LogStore) -> None:
+        super().__init__(topic_partition)
+        self._node = node
+        self._logs = logs
+
+    # -- what the cluster agreed on -------------------------------------------------------------
+
+    @property
+    def _state(self) -> PartitionState | None:
+        stored = self._node.view.partitions.get(self.topic_partition)
+        return None if stored is None else stored.value
+
+    @property
+    def leader_epoch(self) -> int:
+        state = self._state
+        return -1 if state is None else state.leader_epoch
+
+    @property
+    def leader(self) -> int:
+        state = self._state
+        if state is None or state.leader is None or not self._node.view.is_live(state.leader):
+            return -1
+        return state.leader
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        state = self._state
+        return () if state is None else state.replicas
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        state = self._state
+        return () if state is None else tuple(b for b in state.replicas if b in state.isr)
+
+    @property
+    def offline_replicas(self) -> tuple[int, ...]:
+        state = self._state
+        if state is None:
+            return ()
+        view = self._node.view
+        return tuple(
+            broker
+            for broker in state.replicas
+            if not view.is_live(broker) or state.readiness(broker) is Readiness.ERROR
+        )
+
+    # -- what is here ---------------------------------------------------------------------------
+
+    @property
+    def _hosted(self) -> Hosted | None:
+        return self._node.replicas.get(self.topic_partition)
+
+    @property
+    def local_log(self) -> PartitionLog | None:
+        hosted = self._hosted
+        return None if hosted is None else hosted.log
+
+    @property
+    def lag(self) -> int:
+        hosted = self._hosted
+        return 0 if hosted is None else hosted.lag
+
+    @property
+    def failure(self) -> ApiError | None:
+        hosted = self._hosted
+        if hosted is not None:
+            return hosted.log.failure
+        reason = self._node.replicas.opened.get(self.topic_partition)
+        return None if reason is None else StorageError(reason)
+
+    @property
+    def log(self) -> PartitionLog:
+        return self._led().log
+
+    def _led(self) -> Hosted:
+        """Our replica, if it leads."""
+        hosted = self._hosted
+        if hosted is None or hosted.replica.leadership is None:
+            raise self._not_here()
+        return hosted
+
+    def _not_here(self) -> ApiError:
+        if self.failure is not None and self.leader == self._node.term.id:
+            return ApiError(self.failure.code, self.failure.message)
+        if self._state is None:
+            return ApiError(ErrorCode.leader_not_available, "the partition is being made")
+        return ApiError(
+            ErrorCode.not_leader_or_follower, f"this broker does not lead {self.topic_partition}"
+        )
+
+    def latest_offset(self) -> int:
+        hosted = self._led()
+        leadership = hosted.replica.leadership
+        assert leadership is not None
+        if hosted.log.high_watermark < leadership.epoch_start:
+            # What was committed before we led is not known yet: offsets must not seem to go back.
+            raise ApiError(ErrorCode.offset_not_available, "a new leader waits for its followers")
+        return hosted.log.high_watermark
+
+    # -- producing ------------------------------------------------------------------------------
+
+    def append(self, records: memoryview, acks: int) -> Appended:
+        return self._node.replicas.append(self._led(), records, acks)
+
+    def must_wait(self, acks: int) -> bool:
+        return acks == ALL or (acks != 0 and self.log.needs_sync_before_answer)
+
+    def until_acknowledged(
+        self, acks: int, end_offset: int, timeout_s: float
+    ) -> asyncio.Future[None]:
+        hosted = self._led()
+        if acks != ALL:
+            return self._logs.group_commit.until_durable(hosted.log, end_offset)
+        return self._node.replicas.until_acknowledged(hosted, end_offset, timeout_s)
+
+    # -- followers ------------------------------------------------------------------------------
+
+    def follower_fetch(self, fetch: ReplicaFetch) -> ReplicaFetched:
+        hosted = self._hosted
+        if hosted is None:
+            return ReplicaFetched(error=ErrorCode.not_leader_or_follower)
+        return self._node.replicas.serve_fetch(hosted, fetch)
