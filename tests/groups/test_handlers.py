@@ -21,6 +21,7 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.errors import ApiError, ErrorCode
+from penstock.groups import SpreadCoordinator
 from penstock.kafka.api import Api, RequestContext
 from penstock.kafka.handlers import (
     delete_groups,
@@ -226,7 +227,7 @@ class TestJoinGroup:
 
     async def test_of_version_0_rebalances_within_its_session_timeout(self, broker: Broker) -> None:
         await join(broker, 0)
-        (member,) = broker.groups.describe("g").members
+        (member,) = broker.groups.of("g").describe("g").members
         assert member.rebalance_timeout_ms == member.session_timeout_ms == 10_000
 
 
@@ -301,7 +302,7 @@ class TestLeaveGroup:
                 (member.member_id, None, ErrorCode.none),
                 ("", "i", ErrorCode.unknown_member_id),
             ]
-        assert broker.groups.describe("g").state.value == "Empty"
+        assert broker.groups.of("g").describe("g").state.value == "Empty"
 
     @pytest.mark.parametrize("version", range(3))
     async def test_of_one_member_answers_its_error(self, broker: Broker, version: int) -> None:
@@ -340,7 +341,7 @@ class TestOffsetCommit:
         else:
             assert [t.name for t in answer.topics] == ["t", "no"]
         assert commit_errors(answer) == [[ErrorCode.none, ErrorCode.none], [unknown]]
-        kept = broker.groups.offsets("g").of_topic("t")
+        kept = broker.groups.of("g").offsets("g").of_topic("t")
         assert {p: (k.offset, k.metadata) for p, k in kept.items()} == {
             0: (5, "note"),
             1: (5, "note"),
@@ -365,7 +366,7 @@ class TestOffsetCommit:
             retention = datetime.timedelta(milliseconds=-1 if days < 0 else days * 86_400_000)
             values = commit_values(broker, version, retention_time=retention)
             await call(broker, offset_commit.API, version, **values)
-            kept = broker.groups.offsets("g").get("t", 0)
+            kept = broker.groups.of("g").offsets("g").get("t", 0)
             assert kept is not None
             expire_ms = None if expected is None else broker.clock.wall_ms() + expected
             assert kept.expire_ms == expire_ms
@@ -549,12 +550,118 @@ class TestOffsetDelete:
         assert (answer.error_code, answer.topics) == (ErrorCode.group_id_not_found, ())
 
 
+@pytest.fixture
+async def elsewhere(broker: Broker) -> Broker:
+    """A broker of a cluster, that coordinates no group."""
+    await broker.groups.stop()
+    broker.groups = SpreadCoordinator(
+        broker.store, broker.config, broker.clock, broker.info.id, holds_lease=lambda: True
+    )
+    return broker
+
+
+class TestAGroupThatIsElsewhere:
+    """Every answer says so in the place where clients of its version look for it."""
+
+    @pytest.mark.parametrize("version", versions(find_coordinator.API))
+    async def test_is_looked_for_again(self, elsewhere: Broker, version: int) -> None:
+        values = {"key": "g", "key_type": 0, "coordinator_keys": ["g"]}
+        answer = await call(elsewhere, find_coordinator.API, version, **values)
+        found = answer.coordinators[0] if version >= 4 else answer
+        assert found.error_code is ErrorCode.coordinator_not_available
+        assert (found.node_id, found.host, found.port) == (-1, "", -1)
+
+    @pytest.mark.parametrize(
+        ("api", "version"),
+        [
+            pytest.param(api, version, id=f"{api.name}-v{version}")
+            for api in (
+                join_group.API,
+                sync_group.API,
+                heartbeat.API,
+                leave_group.API,
+                offset_delete.API,
+            )
+            for version in api.versions
+        ],
+    )
+    async def test_is_told_for_the_whole_request(
+        self, elsewhere: Broker, api: Api[Any], version: int
+    ) -> None:
+        answer = await call(
+            elsewhere,
+            api,
+            version,
+            group_id="g",
+            session_timeout=10 * SECONDS,
+            rebalance_timeout=10 * SECONDS,
+            generation_id=1,
+            member_id="m",
+            members=[{"member_id": "m", "group_instance_id": None}],
+            protocol_type="consumer",
+            protocol_name="range",
+            protocols=CONSUMER_RANGE,
+            assignments=[],
+            topics=[],
+        )
+        assert answer.error_code is ErrorCode.not_coordinator
+
+    @pytest.mark.parametrize("version", versions(offset_commit.API))
+    async def test_is_told_for_each_committed_partition(
+        self, elsewhere: Broker, version: int
+    ) -> None:
+        values = commit_values(elsewhere, version)
+        answer = await call(elsewhere, offset_commit.API, version, **values)
+        assert commit_errors(answer)[0] == [ErrorCode.not_coordinator] * 2
+
+    @pytest.mark.parametrize("version", versions(offset_fetch.API))
+    async def test_is_told_for_each_group_whose_offsets_are_fetched(
+        self, elsewhere: Broker, version: int
+    ) -> None:
+        topics = [{"name": "t", "topic_id": topic_id(elsewhere, "t"), "partition_indexes": [0, 1]}]
+        answer = await call(
+            elsewhere,
+            offset_fetch.API,
+            version,
+            group_id="g",
+            topics=topics,
+            groups=[{"group_id": "g", "topics": topics}],
+        )
+        group = answer.groups[0] if version >= 8 else answer
+        if version >= 2:
+            assert group.error_code is ErrorCode.not_coordinator
+        else:
+            errors = [partition.error_code for partition in group.topics[0].partitions]
+            assert errors == [ErrorCode.not_coordinator] * 2
+
+    @pytest.mark.parametrize("version", versions(describe_groups.API))
+    async def test_is_told_for_each_described_group(self, elsewhere: Broker, version: int) -> None:
+        answer = await call(
+            elsewhere,
+            describe_groups.API,
+            version,
+            groups=["g", "h"],
+            include_authorized_operations=True,
+        )
+        assert [g.error_code for g in answer.groups] == [ErrorCode.not_coordinator] * 2
+
+    @pytest.mark.parametrize("version", versions(delete_groups.API))
+    async def test_is_told_for_each_deleted_group(self, elsewhere: Broker, version: int) -> None:
+        answer = await call(elsewhere, delete_groups.API, version, groups_names=["g", "h"])
+        assert [g.error_code for g in answer.results] == [ErrorCode.not_coordinator] * 2
+
+    @pytest.mark.parametrize("version", versions(list_groups.API))
+    async def test_is_not_listed(self, elsewhere: Broker, version: int) -> None:
+        answer = await call(elsewhere, list_groups.API, version)
+        assert (answer.error_code, answer.groups) == (ErrorCode.none, ())
+
+
 async def test_a_deleted_topic_takes_its_offsets_along(broker: Broker) -> None:
     await call(broker, offset_commit.API, 9, **commit_values(broker, 9))
     topic = broker.topics.get("t")
     assert topic is not None
     await broker.topics.delete(topic)
-    assert broker.groups.offsets("g").topics() == ()
+    assert broker.groups.of("g").offsets("g").topics() == ()
 
 
 async def test_two_members_rebalance_over_the_wire(broker: Broker) -> None:

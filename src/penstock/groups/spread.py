@@ -204,11 +204,21 @@ class SpreadCoordinator:
     async def forget_topic(self, name: str) -> None:
         """The topic was deleted, in the store too: delete its offsets, in every group of this broker.
 
-        It may be there again already: what was committed for the new one stays. A slot that is being
-        loaded does it by itself. COORDINATOR_NOT_AVAILABLE if it could not be done for all.
+        It may be there again already: what was committed for the new one stays. Returns when it is done,
+        however long that takes; a slot that is loaded, or taken, meanwhile does it by itself.
         """
         loaded = [held for held in self._held.values() if held.coordinator.is_loaded]
-        await asyncio.gather(*[held.coordinator.forget_deleted(name) for held in loaded])
+        await asyncio.gather(*[self._forget_topic(held, name) for held in loaded])
+
+    async def _forget_topic(self, held: _Held, name: str) -> None:
+        while self._held.get(held.slot) is held:
+            try:
+                await held.coordinator.forget_deleted(name)
+            except ApiError as error:
+                logger.warning("offsets of topic %s are not deleted yet: %s", name, error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
 
     # -- what is --------------------------------------------------------------------------------
 

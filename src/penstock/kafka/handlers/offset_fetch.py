@@ -95,9 +95,7 @@ def _group_result(broker: Broker, asked: GroupAsked, version: int) -> GroupResul
     except ApiError as error:
         code = error.code
         if code is ErrorCode.coordinator_not_available:
-            code = (
-                ErrorCode.not_coordinator
-            )  # older Java consumers give up on the other here
+            code = ErrorCode.not_coordinator  # older Java consumers give up on the other here
         return _failed(asked, code, version)
     has_ids = version >= FIRST_VERSION_WITH_TOPIC_IDS
     if asked.topics is None:
