@@ -8,7 +8,6 @@ the two cases apart, so after a `kill -9` only the last moments are scanned, syn
 
 from __future__ import annotations
 
-import errno
 import functools
 import json
 import logging
@@ -19,7 +18,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from penstock.log.files import Directory
+from penstock.log.files import Directory, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -123,20 +122,7 @@ def load(directory: str) -> Checkpoint | None:
 
 def save(directory: Directory, data: bytes, *, durable: bool = False) -> None:
     """Replace the directory's checkpoint in one step. With `durable`, it is on disk on return."""
-    at = directory.fd
-    temporary = f"{FILE_NAME}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o644, dir_fd=at)
-    try:
-        if os.write(fd, data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary)
-        if durable:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(temporary, FILE_NAME, src_dir_fd=at, dst_dir_fd=at)
-    if durable:
-        directory.sync()
+    replace_file(directory, FILE_NAME, data, durable=durable)
 
 
 def sync_directory(directory: str) -> None:

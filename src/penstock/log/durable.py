@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.clock import Clock
@@ -46,6 +47,7 @@ class DurableLog:
         self.directory = directory
         self.config = config
         self.failure: ApiError | None = None  # set for good: nothing is served from then on
+        self.on_sync_failed: Callable[[], None] | None = None  # called in any thread
         self._clock = clock
         self._open_files = open_files
         self._dirty = dirty
@@ -168,6 +170,8 @@ class DurableLog:
         not the system's memory, which forgets after a failed sync that it holds anything unwritten.
         """
         self.fail(f"cannot sync {self.directory}: {error}")
+        if self.on_sync_failed is not None:
+            self.on_sync_failed()
         try:
             return self._checkpoint_plan(SYNC_FAILED, INDEXES_NOT_WHOLE, must_be_durable=False)
         except OSError:
@@ -263,7 +267,8 @@ class DurableLog:
 
     def close(self, *, force_checkpoint: bool = False) -> None:
         """Sync everything and write the recovery point at the end of the log. Blocks."""
-        is_done = (self.is_checkpointed and self.is_synced) or self._position() == _NOTHING
+        is_untouched = self._position() == _NOTHING and not self._epochs.entries
+        is_done = (self.is_checkpointed and self.is_synced) or is_untouched
         if self.failure is None and (force_checkpoint or not is_done):
             sync = self.begin_sync()
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from penstock.errors import CorruptLogError
@@ -41,6 +42,24 @@ class Directory(LogFile):
 
     def __init__(self, path: str) -> None:
         super().__init__(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def replace_file(directory: Directory, name: str, data: bytes, *, durable: bool) -> None:
+    """Replace a file, or make it, in one step. With `durable`, it is on disk on return."""
+    at = directory.fd
+    temporary = f"{name}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o644, dir_fd=at)
+    try:
+        if os.write(fd, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary)
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, name, src_dir_fd=at, dst_dir_fd=at)
+    if durable:
+        directory.sync()
 
 
 class FileSlice:

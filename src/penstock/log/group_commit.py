@@ -11,14 +11,22 @@ import contextlib
 import logging
 from collections import deque
 from concurrent.futures import Executor
+from typing import NamedTuple
 
+from penstock.errors import ApiError, ErrorCode
 from penstock.log.partition_log import PartitionLog
 from penstock.log.plans import SyncPlan
 
 logger = logging.getLogger(__name__)
 
 
-_Queue = deque[tuple[int, asyncio.Future[None]]]  # (offset to be durable, who waits for it)
+class _Waiter(NamedTuple):
+    offset: int  # to be durable
+    cuts: int  # how often the log had been cut when it was asked for
+    future: asyncio.Future[None]
+
+
+_Queue = deque[_Waiter]
 
 
 class GroupCommit:
@@ -30,7 +38,10 @@ class GroupCommit:
         self.sync_count = 0  # syncs done: far fewer than requests, under load
 
     def until_durable(self, log: PartitionLog, offset: int) -> asyncio.Future[None]:
-        """Done when everything below `offset` is on disk; `StorageError` if the disk failed."""
+        """Done when everything below `offset` is on disk; `StorageError` if the disk failed.
+
+        `ApiError` (not_leader_or_follower) if the log is cut below `offset` before that.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if log.failure is not None:
@@ -38,12 +49,13 @@ class GroupCommit:
         elif log.durable_offset >= offset:
             future.set_result(None)
         else:
+            waiter = _Waiter(offset, len(log.cut_offsets), future)
             queue = self._waiting.get(log)
             if queue is None:
-                self._waiting[log] = deque([(offset, future)])
+                self._waiting[log] = deque([waiter])
                 self._start(loop, log)
             else:
-                queue.append((offset, future))
+                queue.append(waiter)
         return future
 
     def _start(self, loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
@@ -65,8 +77,10 @@ class GroupCommit:
             self._fail(log, queue, error or "the broker is stopping")
             return
         log.finish_sync(plan)
-        while queue and queue[0][0] <= log.durable_offset:
-            _, future = queue.popleft()
+        if plan.cuts != len(log.cut_offsets):
+            _fail_those_cut_off(log, queue)
+        while queue and queue[0].offset <= log.durable_offset:
+            future = queue.popleft().future
             if not future.done():
                 future.set_result(None)
         if not queue:
@@ -85,11 +99,22 @@ class GroupCommit:
             if plan is not None:
                 with contextlib.suppress(RuntimeError):  # the executor is shut down
                     self._executor.submit(plan.run)
-        for _, future in queue:
-            if not future.done():
-                future.set_exception(log.failure_again())
+        for waiter in queue:
+            if not waiter.future.done():
+                waiter.future.set_exception(log.failure_again())
 
     async def drained(self) -> None:
         """Wait until nobody waits for a sync."""
-        waiting = [future for queue in self._waiting.values() for _, future in queue]
+        waiting = [waiter.future for queue in self._waiting.values() for waiter in queue]
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _fail_those_cut_off(log: PartitionLog, queue: _Queue) -> None:
+    """What they wait for is gone; other records may be in its place, and are not what they mean."""
+    for waiter in list(queue):
+        if log.was_cut_below(waiter.offset, waiter.cuts):
+            queue.remove(waiter)
+            if not waiter.future.done():
+                waiter.future.set_exception(
+                    ApiError(ErrorCode.not_leader_or_follower, "the records were cut off")
+                )

@@ -15,6 +15,7 @@ from typing import Final
 from penstock.errors import CorruptLogError, StorageError
 from penstock.log import checkpoint
 from penstock.log.index import OFFSET_ENTRY
+from penstock.log.ownership import OWN_DIRECTORY, forget_storage_id
 from penstock.log.partition_log import PartitionLog
 from penstock.log.recovery import list_segments
 from penstock.log.scan import Damage, ScannedBatch, scan
@@ -191,6 +192,8 @@ def repair(directory: str, progress: Progress | None = None) -> Report:
             if os.path.exists(path):
                 os.unlink(path)
     _reopen(directory, saved, report.end_offset)
+    if any(not item.is_index for item in report.problems):  # other brokers count on what is lost
+        forget_storage_id(os.path.join(directory, os.pardir, os.pardir, OWN_DIRECTORY))
     return report
 
 

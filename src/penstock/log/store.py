@@ -1,8 +1,9 @@
 """All logs of one broker, and the jobs that look after them.
 
-{data_dir}/{topic}/{partition}/{base offset}.log, .index, .timeindex, checkpoint
+{data_dir}/{topic}/{partition}/{base offset}.log, .index, .timeindex, checkpoint, replica
 {data_dir}/@penstock/lock, metadata.db         `@` cannot stand in a topic's name
-{data_dir}/@trash/…                            deleted topics, on their way out
+{data_dir}/@penstock/storage, cluster          of a broker in a cluster: see `ownership.py`
+{data_dir}/@trash/…                            deleted topics and replicas, on their way out
 {data_dir}/@orphaned/…                         directories found where a new topic was to go
 """
 
@@ -21,7 +22,10 @@ from typing import Final
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ApiError, ConfigError, CorruptLogError, StorageError
+from penstock.log import ownership
 from penstock.log.group_commit import GroupCommit
+from penstock.log.inspect import find_logs, size_of
+from penstock.log.ownership import OWN_DIRECTORY as OWN_DIRECTORY
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import OpenFiles
 from penstock.model import TopicPartition
@@ -29,7 +33,6 @@ from penstock.settings import INT64_MAX, BrokerConfig, TopicConfig
 
 logger = logging.getLogger(__name__)
 
-OWN_DIRECTORY: Final = "@penstock"
 TRASH_DIRECTORY: Final = "@trash"
 ORPHAN_DIRECTORY: Final = "@orphaned"
 
@@ -55,16 +58,96 @@ class LogStore:
         self._syncing = ThreadPoolExecutor(_SYNC_THREADS, "penstock-sync")
         self._housekeeping = ThreadPoolExecutor(1, "penstock-files")  # one: in order
         self._tasks: list[asyncio.Task[None]] = []
+        self._storage_id: ownership.StorageId | None = None
         self.group_commit = GroupCommit(self._syncing)
 
     @property
     def own_directory(self) -> str:
         return os.path.join(self.data_dir, OWN_DIRECTORY)
 
-    def open(self, partition: TopicPartition, config: TopicConfig) -> PartitionLog:
-        """Open the partition's log, creating it if it is not there. Scans what a crash left."""
-        directory = os.path.join(self.data_dir, partition.topic, str(partition.partition))
+    # In a cluster
+
+    @property
+    def storage_id(self) -> str:
+        """Names what this disk holds: see `ownership.py`. Blocks for a moment the first time."""
+        return self._storage().value
+
+    def _storage(self) -> ownership.StorageId:
+        if self._storage_id is None:
+            try:
+                self._storage_id = ownership.StorageId(self.own_directory)
+            except OSError as error:
+                raise StorageError(
+                    f"cannot write to {self.own_directory}: {error.strerror}"
+                ) from error
+        return self._storage_id
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster that the data directory belongs to; None if it never was in one."""
+        return ownership.cluster_of(self.own_directory)
+
+    def claim_for(self, cluster_id: str) -> None:
+        """The data directory belongs to this cluster for good; `ConfigError` if it is another's."""
         try:
+            ownership.claim(self.own_directory, self.data_dir, cluster_id)
+        except OSError as error:
+            raise ConfigError(f"cannot write to {self.own_directory}: {error.strerror}") from error
+
+    def found_on_disk(self) -> list[tuple[TopicPartition, str | None]]:
+        """Every partition that has a directory, and what it is a replica of; None: a single node's."""
+        return [
+            (partition, ownership.replica_of(directory))
+            for partition, directory in find_logs(self.data_dir)
+        ]
+
+    def _disk_failed(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the broker has stopped: not cleanly, then
+            self._housekeeping.submit(self._storage().disk_failed)
+
+    def _make_way(self, partition: TopicPartition, directory: str, cluster_id: str) -> None:
+        """Move away what lies in the partition's place and is no replica of it."""
+        if not os.path.lexists(directory):
+            return
+        owner = ownership.replica_of(directory)
+        if owner == cluster_id:
+            return
+        if owner is None and size_of(directory):
+            moved = self._move(directory, ORPHAN_DIRECTORY, str(partition))
+            logger.warning("a log of no cluster was set aside from=%s to=%s", directory, moved)
+        else:
+            logger.info("dropping what was another partition's partition=%s", partition)
+            self._trash(directory, str(partition))
+
+    def remove(self, partition: TopicPartition) -> None:
+        """Take the partition's log out of service, if it is open, and delete it in the background."""
+        log = self._logs.pop(partition, None)
+        if log is not None:
+            self._forget(log)
+            log.mark_deleted()
+        directory = self._directory(partition)
+        if os.path.lexists(directory):
+            self._trash(directory, str(partition))
+            with contextlib.suppress(OSError):  # other partitions are in it
+                os.rmdir(os.path.dirname(directory))
+
+    # Logs
+
+    def _directory(self, partition: TopicPartition) -> str:
+        return os.path.join(self.data_dir, partition.topic, str(partition.partition))
+
+    def open(
+        self, partition: TopicPartition, config: TopicConfig, cluster_id: str | None = None
+    ) -> PartitionLog:
+        """Open the partition's log, creating it if it is not there. Scans what a crash left.
+
+        With a `cluster_id` it is the replica of the partition of that id: what is there and is not
+        gives way.
+        """
+        directory = self._directory(partition)
+        try:
+            if cluster_id is not None:
+                self._make_way(partition, directory, cluster_id)
             log = PartitionLog(
                 directory,
                 config,
@@ -72,6 +155,10 @@ class LogStore:
                 open_files=self._open_files,
                 dirty=self._dirty,
             )
+            if cluster_id is not None:
+                if ownership.replica_of(directory) is None:
+                    ownership.note_replica(directory, cluster_id)
+                log.on_sync_failed = self._disk_failed
         except CorruptLogError as error:
             raise StorageError(f"{error}; run `penstock log verify` and `repair`") from error
         except OSError as error:
@@ -101,11 +188,14 @@ class LogStore:
             log.mark_deleted()
         path = os.path.join(self.data_dir, topic)
         if os.path.lexists(path):
-            moved = self._move(path, TRASH_DIRECTORY, topic)
-            self._housekeeping.submit(shutil.rmtree, moved, True)
+            self._trash(path, topic)
 
-    def _move(self, path: str, directory: str, topic: str) -> str:
-        target = os.path.join(self.data_dir, directory, f"{topic}.{uuid.uuid4().hex}")
+    def _trash(self, path: str, name: str) -> None:
+        moved = self._move(path, TRASH_DIRECTORY, name)
+        self._housekeeping.submit(shutil.rmtree, moved, True)
+
+    def _move(self, path: str, directory: str, name: str) -> str:
+        target = os.path.join(self.data_dir, directory, f"{name}.{uuid.uuid4().hex}")
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.rename(path, target)
         return target
@@ -218,9 +308,12 @@ class LogStore:
         # What the jobs began goes on in its thread: an older recovery point must not come last.
         await loop.run_in_executor(self._housekeeping, lambda: None)
         closing = [loop.run_in_executor(self._syncing, log.close) for log in self._logs.values()]
-        for result in await asyncio.gather(*closing, return_exceptions=True):
-            if isinstance(result, BaseException):
-                logger.error("a log was not closed cleanly error=%s", result)
+        results = await asyncio.gather(*closing, return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        for failure in failures:
+            logger.error("a log was not closed cleanly error=%s", failure)
+        if self._storage_id is not None and not failures:
+            await loop.run_in_executor(self._housekeeping, self._storage_id.stopped_cleanly)
         self._syncing.shutdown()
         self._housekeeping.shutdown()
         os.close(self._lock_fd)
