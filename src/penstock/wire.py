@@ -17,6 +17,9 @@ UUID_BYTES: Final = 16
 
 # Of every request: key, version, correlation id, length of the client id. The client id follows.
 REQUEST_HEADER: Final = struct.Struct(">hhih")
+BROKER_REPORT: Final = (
+    12_001  # the key of a request of our own, far from Kafka's: `cluster.report_codec`
+)
 
 
 def read_uvarint(data: memoryview | bytes, position: int) -> tuple[int, int]:

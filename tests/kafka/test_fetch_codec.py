@@ -47,8 +47,12 @@ def plain(version: int, entity: Any) -> dict[str, Any]:
     replica_id = (
         entity.replica_id if version <= 14 else getattr(entity.replica_state, "replica_id", -1)
     )
+    replica_epoch = -1
+    if version >= 15 and getattr(entity, "replica_state", None) is not None:
+        replica_epoch = entity.replica_state.replica_epoch
     return {
         "replica_id": replica_id,
+        "replica_epoch": replica_epoch,
         "max_wait_ms": entity.max_wait // datetime.timedelta(milliseconds=1),
         "min_bytes": entity.min_bytes,
         "max_bytes": entity.max_bytes,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from penstock.broker.topics import Partition
 from penstock.errors import ApiError, ErrorCode, StorageError
@@ -64,6 +64,7 @@ class Found(NamedTuple):
     log_start_offset: int = -1
     records: FileSlice | ColdRead | None = None
     diverging: tuple[int, int] | None = None
+    end: int = -1  # of what this reader may read
 
     @property
     def size(self) -> int:
@@ -87,6 +88,8 @@ class Reader:
         "_ready",
     )
 
+    position_type: ClassVar[type[Position]] = Position
+
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._deletions_seen = directory.deletions
@@ -104,7 +107,8 @@ class Reader:
         """The position in this partition, to be set by the caller; looked at next time."""
         position = self._positions.get(key)
         if position is None:
-            position = self._positions[key] = Position(key, self._directory.resolve(key))
+            found = self._directory.resolve(key)
+            position = self._positions[key] = self.position_type(key, found)
         self._ready[position] = None
         return position
 
@@ -117,7 +121,7 @@ class Reader:
     def close(self) -> None:
         """Stop being told. Idempotent."""
         for log in self._by_log:
-            log.subscribers.pop(self._on_append, None)
+            self._unsubscribe(log)
         self._by_log.clear()
         self._positions.clear()
         self._ready.clear()
@@ -145,33 +149,46 @@ class Reader:
         self._on_enough = None
 
     def _attach(self, position: Position) -> None:
-        if position.log is None and isinstance(position.partition, Partition):
+        if position.log is None and not isinstance(position.partition, ApiError):
             try:
                 log = position.partition.log
             except ApiError:
                 return  # reported when it is looked at
             position.log = log
             self._by_log[log] = position
-            log.subscribers[self._on_append] = None
+            self._subscribe(log)
 
     def _detach(self, position: Position) -> None:
         if position.log is not None:
             del self._by_log[position.log]
-            position.log.subscribers.pop(self._on_append, None)
+            self._unsubscribe(position.log)
             position.log = None
 
-    def _on_append(self, log: PartitionLog, size: int) -> None:
+    def _subscribe(self, log: PartitionLog) -> None:
+        log.subscribers[self._on_growth] = None
+
+    def _unsubscribe(self, log: PartitionLog) -> None:
+        log.subscribers.pop(self._on_growth, None)
+
+    def _on_growth(self, log: PartitionLog, size: int) -> None:
+        """So many more bytes may be read; 0: something else has changed, so look at once."""
+        if not self._note(log):
+            return
+        self._bytes_missing -= size
+        if self._on_enough is not None and (self._bytes_missing <= 0 or size == 0):
+            on_enough, self._on_enough = self._on_enough, None
+            on_enough()
+
+    def _note(self, log: PartitionLog) -> bool:
+        """The log has news; whether somebody waits for them."""
         position = self._by_log.get(log)
         if position is None:
-            return  # it was let go of while the log told others
+            return False  # it was let go of while the log told others
         self._ready[position] = None
         if self._on_enough is None:
             self._detach(position)  # until it has been looked at: that it grew is known now
-            return
-        self._bytes_missing -= size
-        if self._bytes_missing <= 0:
-            on_enough, self._on_enough = self._on_enough, None
-            on_enough()
+            return False
+        return True
 
     # Looking
 
@@ -186,20 +203,24 @@ class Reader:
         left = bytes_max
         has_records = False
         for position in list(self._positions.values() if everything else self._ready):
-            if not isinstance(position.partition, Partition):
+            if isinstance(position.partition, ApiError):
                 position.partition = self._directory.resolve(position.key)
-            item = _look(position, left, must_fit=has_records)
+            item = self._look(position, left, must_fit=has_records)
             if item.records is not None:
                 has_records = True
                 left -= item.size or position.bytes_max
                 # Others first next time, so that one busy partition cannot starve the rest.
                 self._ready.pop(position, None)
                 self._ready[position] = None
-            elif item.error is None:
-                if item.high_watermark > position.offset:
+            elif item.error is not None:
+                self._detach(position)  # it may be another log that it is served from next
+                self._ready[position] = None
+            elif item.diverging is None:
+                if item.end > position.offset:
                     left = 0  # its next batch does not fit: full, so nobody else's is sought
                 else:
-                    self._ready.pop(position, None)
+                    if everything or not _is_news(item):  # else it stays until it has been told
+                        self._ready.pop(position, None)
                     if self._is_following:
                         self._attach(position)
             if everything or _is_news(item):
@@ -211,32 +232,46 @@ class Reader:
         self._deletions_seen = self._directory.deletions
         for position in self._positions.values():
             current = self._directory.resolve(position.key)
-            if current is not position.partition and isinstance(position.partition, Partition):
+            if current is not position.partition and not isinstance(position.partition, ApiError):
                 self._detach(position)
                 position.partition = current
                 position.told_high_watermark = -1
                 self._ready[position] = None
 
+    def _look(self, position: Position, bytes_left: int, *, must_fit: bool) -> Found:
+        partition = position.partition
+        if isinstance(partition, ApiError):
+            return Found(position, partition)
+        try:
+            log = partition.log
+            partition.check_leader_epoch(position.leader_epoch)
+            return self._look_into(position, log, bytes_left, must_fit=must_fit)
+        except ApiError as error:
+            return Found(position, error)
+        except OSError as error:  # no file descriptor left, for one
+            reason = f"cannot read {partition.topic_partition}: {error}"
+            return Found(position, StorageError(reason))
 
-def _look(position: Position, bytes_left: int, *, must_fit: bool) -> Found:
-    partition = position.partition
-    if not isinstance(partition, Partition):
-        return Found(position, partition)
-    try:
-        log = partition.log
-        partition.check_leader_epoch(position.leader_epoch)
+    def _look_into(
+        self, position: Position, log: PartitionLog, bytes_left: int, *, must_fit: bool
+    ) -> Found:
+        """What the log has at the position. `ApiError` if that is no place to read from."""
         diverging = _diverging(position, log)
+        end = log.high_watermark
         records = None
         if diverging is None and (bytes_left > 0 or not must_fit):
             allowed = min(position.bytes_max, bytes_left)
-            records = log.read(position.offset, allowed)
-            if must_fit and isinstance(records, FileSlice) and records.size > allowed:
-                records = None
-    except ApiError as error:
-        return Found(position, error)
-    except OSError as error:  # no file descriptor left, for one
-        return Found(position, StorageError(f"cannot read {partition.topic_partition}: {error}"))
-    return Found(position, None, log.high_watermark, log.log_start_offset, records, diverging)
+            records = fitting(log.read(position.offset, allowed), allowed, must_fit=must_fit)
+        return Found(position, None, end, log.log_start_offset, records, diverging, end)
+
+
+def fitting(
+    records: FileSlice | ColdRead | None, allowed: int, *, must_fit: bool
+) -> FileSlice | ColdRead | None:
+    """A first batch may be larger than what is allowed, but not behind what others had."""
+    if must_fit and isinstance(records, FileSlice) and records.size > allowed:
+        return None
+    return records
 
 
 def _diverging(position: Position, log: PartitionLog) -> tuple[int, int] | None:

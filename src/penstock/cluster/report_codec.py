@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 from penstock.cluster.controller import BrokerReport
 from penstock.errors import ErrorCode
 from penstock.model import TopicPartition, is_legal_topic_name
-from penstock.wire import INT16
+from penstock.wire import BROKER_REPORT, INT16
 
-KEY: Final = 12_001  # far from Kafka's own
+KEY: Final = BROKER_REPORT
 VERSION: Final = 0
 PARTITIONS_MAX: Final = 1_000_000  # of one report
 

@@ -7,6 +7,7 @@ reads, and the function that answers. Versions are all those that kio knows; the
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,8 +21,6 @@ from penstock.kafka import messages
 from penstock.kafka.vetting import vetted
 
 if TYPE_CHECKING:
-    import asyncio
-
     from penstock.broker import Broker
     from penstock.kafka.fetch_codec import Part
     from penstock.kafka.router import KafkaDoor
@@ -68,6 +67,14 @@ Answer: TypeAlias = "bytes | list[Part] | asyncio.Future[Any] | None"
 """What a request comes to: the body of its response, a promise of it, or nothing to send."""
 
 
+class Unhurried(asyncio.Future[Any]):
+    """A promise that waits only while its connection has nothing else to ask: then it is hurried."""
+
+    def __init__(self, hurry: Callable[[], None]) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self.hurry = hurry  # answers at once
+
+
 class RawApi(ApiBase):
     """A handler that reads and writes the wire itself, for the two hot APIs.
 
@@ -78,6 +85,8 @@ class RawApi(ApiBase):
     With `is_pipelined`, what an answer promises is done when `answer` returns, or is only a matter of
     waiting: the connection goes on to its next request. Without it, as with every `Api`, the next
     request is not begun before this one is answered, which is what Kafka's clients are promised.
+
+    A request of our own, between brokers, has a `private_key`: one version, flexible, not advertised.
     """
 
     def __init__(
@@ -87,11 +96,19 @@ class RawApi(ApiBase):
         answer: Callable[[KafkaDoor, int, Any], Answer],
         *,
         is_pipelined: bool = False,
+        private_key: int | None = None,
     ) -> None:
         self.name = name
         self.decode = decode
         self.answer = answer
         self.is_pipelined = is_pipelined
+        self._is_private = private_key is not None
+        if private_key is not None:
+            self.key = private_key
+            self.versions = range(1)
+
+    def is_flexible(self, version: int) -> bool:
+        return self._is_private or super().is_flexible(version)
 
 
 class Api(ApiBase, Generic[RequestT]):

@@ -5,8 +5,9 @@ connections share by turns, so an idle connection holds none and a busy one keep
 a request is handled before its buffer is used again. Records are sent from file to socket by the kernel.
 
 Requests are handled, and answered, in the order they came. Only Produce goes on to the next request
-while it waits (for the disk): everything else is answered before the next one begins. A client that
-does not read its answers is not listened to either, until it does.
+while it waits (for the disk): everything else is answered before the next one begins. A follower's fetch
+that waits for records is answered at once when its connection's next request comes. A client that does
+not read its answers is not listened to either, until it does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ProtocolError
+from penstock.kafka.api import Unhurried
 from penstock.kafka.buffers import BUFFER_BYTES, POOLED_BYTES_MAX, BufferPool
 from penstock.log import FileSlice
 
@@ -46,13 +48,14 @@ _REASON_CHARACTERS_MAX: Final = 400
 class _Slot:
     """The place of one answer in the order of answers."""
 
-    __slots__ = ("correlation_id", "header", "parts", "size")
+    __slots__ = ("correlation_id", "header", "hurry", "parts", "size")
 
     def __init__(self, correlation_id: int, header: bytes) -> None:
         self.correlation_id = correlation_id
         self.header = header
         self.parts: list[Part] | None = None  # None: not answered yet
         self.size = 0  # of the parts, in bytes
+        self.hurry: Callable[[], None] | None = None  # if it can be answered at once
 
 
 class Connection:
@@ -181,6 +184,7 @@ class Connection:
         while self._end - self._start >= 4 and not self.is_closed and not self._is_closing:
             if self._is_blocked():
                 self._is_held_up = True
+                self._hurry()
                 break
             assert self._buffer is not None
             size = _SIZE.unpack_from(self._buffer, self._start)[0]
@@ -251,6 +255,8 @@ class Connection:
             self._promised.add(answer)
             if not is_pipelined:
                 self._waits_for = slot
+                if isinstance(answer, Unhurried):
+                    slot.hurry = answer.hurry
             answer.add_done_callback(lambda done: self._on_answer(slot, done))
         elif self._slots:
             slot = _Slot(correlation_id, header)
@@ -294,6 +300,12 @@ class Connection:
             or len(self._slots) >= _ANSWERS_WAITING_MAX
             or self._unsent_bytes > _UNSENT_BYTES_MAX
         )
+
+    def _hurry(self) -> None:
+        """The next request is here: what waits only for want of anything better is answered."""
+        if self._waits_for is not None and self._waits_for.hurry is not None:
+            hurry, self._waits_for.hurry = self._waits_for.hurry, None
+            hurry()
 
     def _unblock(self) -> None:
         """Go on with what was received, once there is room for answers."""

@@ -64,6 +64,7 @@ class FetchRequest(NamedTuple):
     topics: list[tuple[Topic, list[FetchPartition]]]
     forgotten: list[tuple[Topic, list[int]]]
     rack_id: str
+    replica_epoch: int = -1  # the registration of the replica that asks
 
 
 class PartitionData(NamedTuple):
@@ -107,11 +108,14 @@ def decode_request(version: int, data: memoryview, position: int) -> FetchReques
     rack_id = ""
     if version >= 11:
         rack_id, position = read_string(data, position, flexible)
-    if flexible:
-        replica_id = _read_tags(data, position, replica_id if version <= 14 else None)
+    replica_epoch = -1
+    if version >= 15:
+        replica_id, replica_epoch = _read_replica_state(data, position)
+    elif flexible:
+        skip_tags(data, position)
     return FetchRequest(
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation,
-        session_id, session_epoch, topics, forgotten, rack_id,
+        session_id, session_epoch, topics, forgotten, rack_id, replica_epoch,
     )  # fmt: skip
 
 
@@ -161,20 +165,20 @@ def _read_forgotten(
     return forgotten, position
 
 
-def _read_tags(data: memoryview, position: int, replica_id: int | None) -> int:
-    """The replica id, which from version 15 on is in the tagged field `replica state`."""
+def _read_replica_state(data: memoryview, position: int) -> tuple[int, int]:
+    """The replica's id and epoch, which from version 15 on are a tagged field; -1 without it."""
     count, position = read_uvarint(data, position)
     check_tag_count(count)
-    found = -1 if replica_id is None else replica_id
+    replica_id = replica_epoch = -1
     for _ in range(count):
         tag, position = read_uvarint(data, position)
         size, position = read_uvarint(data, position)
-        if tag == _REPLICA_STATE_TAG and replica_id is None:
-            found = _REPLICA.unpack_from(data, position)[0]
+        if tag == _REPLICA_STATE_TAG:
+            replica_id, replica_epoch = _REPLICA.unpack_from(data, position)
         position += size
     if position > len(data):
         raise IndexError("tagged fields end too early")
-    return found
+    return replica_id, replica_epoch
 
 
 def encode_response(

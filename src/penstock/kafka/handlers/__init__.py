@@ -8,16 +8,18 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from penstock.kafka.api import API_KEYS, ApiBase, known_versions
+from penstock.wire import BROKER_REPORT
 
 
 class HandlerRegistry(Mapping[int, ApiBase]):
-    """Handlers by API key."""
+    """Handlers by API key. Private ones are found, but are not in the list that clients are told."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], private: Mapping[int, str] | None = None) -> None:
         self._names = {API_KEYS[name]: name for name in names}
+        self._private = private or {}
 
     def __getitem__(self, key: int) -> ApiBase:
-        return _load(self._names[key])
+        return _load(self._private.get(key) or self._names[key])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._names)
@@ -70,5 +72,6 @@ REGISTRY = HandlerRegistry(
         "offset_for_leader_epoch",
         "produce",
         "sync_group",
-    )
+    ),
+    private={BROKER_REPORT: "broker_report"},
 )

@@ -10,9 +10,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.fetching import Found, Reader, warm
-from penstock.broker.topics import Partition
+from penstock.broker.follower_reading import FollowerReader
 from penstock.errors import ApiError, CorruptLogError, ErrorCode
-from penstock.kafka.api import Answer, RawApi
+from penstock.kafka.api import Answer, RawApi, Unhurried
 from penstock.kafka.fetch_codec import (
     FetchRequest,
     Part,
@@ -51,10 +51,12 @@ def _begin(door: KafkaDoor, version: int, request: FetchRequest) -> Fetch:
     if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id != SESSIONLESS:
             sessions.close(request.session_id)
-        reader = Reader(door)
+        reader = _new_reader(door, request)
         _update(reader, request)
         return Fetch(door, version, request, reader, None)
     session = sessions.find(request.session_id, request.session_epoch, by_id)
+    if not _is_the_same(session.reader, request):
+        raise ApiError(ErrorCode.fetch_session_id_not_found)
     _update(session.reader, request)
     for topic, indexes in request.forgotten:
         for index in indexes:
@@ -66,6 +68,21 @@ def _begin(door: KafkaDoor, version: int, request: FetchRequest) -> Fetch:
     return Fetch(door, version, request, session.reader, session)
 
 
+def _new_reader(door: KafkaDoor, request: FetchRequest) -> Reader:
+    """A broker that follows says which it is; clients are below zero."""
+    if request.replica_id >= 0:
+        return FollowerReader(door, request.replica_id, str(request.replica_epoch))
+    return Reader(door)
+
+
+def _is_the_same(reader: Reader, request: FetchRequest) -> bool:
+    """Whether who asks is who began the session: a follower reads what others must not."""
+    if not isinstance(reader, FollowerReader):
+        return request.replica_id < 0
+    asks = (request.replica_id, str(request.replica_epoch))
+    return asks == (reader.replica, reader.incarnation)
+
+
 def _update(reader: Reader, request: FetchRequest) -> None:
     for topic, partitions in request.topics:
         for item in partitions:
@@ -74,6 +91,8 @@ def _update(reader: Reader, request: FetchRequest) -> None:
             position.bytes_max = max(item.bytes_max, 0)
             position.leader_epoch = item.leader_epoch
             position.last_fetched_epoch = item.last_fetched_epoch
+            if isinstance(reader, FollowerReader):
+                reader.asked(position)
 
 
 class Fetch:
@@ -124,7 +143,7 @@ class Fetch:
                 return True
             if item.error is None:
                 size += item.size
-            elif isinstance(item.position.partition, Partition):
+            elif not isinstance(item.position.partition, ApiError):
                 return True
             else:
                 absent += 1
@@ -136,7 +155,8 @@ class Fetch:
     def wait(self, seconds: float) -> asyncio.Future[Any]:
         """A promise of the answer: when enough bytes have come, or when the time is up."""
         loop = asyncio.get_running_loop()
-        self._answered = loop.create_future()
+        is_follower = isinstance(self._reader, FollowerReader)
+        self._answered = Unhurried(self.complete) if is_follower else loop.create_future()
         self._answered.add_done_callback(self._clean_up)
         self._is_waiting = True
         self._timer = loop.call_later(seconds, self.complete)
@@ -243,7 +263,8 @@ class Fetch:
         if self._request.session_epoch != INITIAL_EPOCH:
             return SESSIONLESS
         by_id = self._version >= _TOPIC_IDS_FROM
-        self._session = self._door.fetch_sessions.open(self._reader, by_id)
+        replica = self._request.replica_id if self._request.replica_id >= 0 else None
+        self._session = self._door.fetch_sessions.open(self._reader, by_id, replica)
         return SESSIONLESS if self._session is None else self._session.id
 
 
@@ -251,7 +272,8 @@ def _data(partition: int, item: Found, inline_bytes: int) -> PartitionData:
     position = item.position
     if item.error is not None:
         position.told_high_watermark = -1  # whatever it is then is news when the error is gone
-        return PartitionData(partition, int(item.error.code))
+        hw, start = item.high_watermark, item.log_start_offset
+        return PartitionData(partition, int(item.error.code), hw, hw, start)
     records: FileSlice | bytes | None = None
     if isinstance(item.records, FileSlice):
         records = item.records
