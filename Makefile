@@ -7,11 +7,11 @@ WORKERS ?= 3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format bench bench-spark fuzz crash simulate clean
+.PHONY: help setup demo serve test lint format bench bench-cluster bench-spark fuzz crash simulate clean
 
 help: ## Show this list
 	@echo "Penstock: make <target> [ARGS='…']"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-13s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.ready ## Create .venv with everything needed to run, test and develop
 
@@ -40,6 +40,9 @@ format: setup ## Format the code and mend what the linter can
 
 bench: setup ## Measure Penstock and Apache Kafka side by side (long)
 	$(PY) -m bench $(ARGS)
+
+bench-cluster: setup ## Measure three brokers of Penstock and three of Apache Kafka (long)
+	$(PY) -m bench.cluster $(ARGS)
 
 bench-spark: setup ## Measure Spark over Penstock and over Apache Kafka (long)
 	$(PY) -m bench.spark $(ARGS)

@@ -1,6 +1,9 @@
 """The two brokers under test, each a child process on a free loopback port."""
 
+import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +15,7 @@ from bench.wire import Connection, KafkaError
 from penstock.processes.ports import free_port
 
 READY_TIMEOUT_S = 120.0
+_ERROR = re.compile(r"\b(ERROR|FATAL)\b")
 _JAVA_LOGGING = f"-Dlog4j2.configurationFile={jars.BENCH / 'log4j2.properties'}"
 # What bin/kafka-run-class.sh gives every JVM; bin/kafka-server-start.sh adds a heap of 1 GB.
 STOCK_JVM_FLAGS = (
@@ -19,6 +23,14 @@ STOCK_JVM_FLAGS = (
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
     "-Djava.awt.headless=true",
 )
+
+_ONE_REPLICA = """\
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
 
 
 class BrokerFailedError(BenchError):
@@ -46,6 +58,15 @@ class Broker:
         assert self._child is not None, "the broker is not running"
         return self._child.pid
 
+    @property
+    def is_started(self) -> bool:
+        """Started, and neither stopped nor killed by us."""
+        return self._child is not None
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
     def command(self) -> list[str]:
         raise NotImplementedError
 
@@ -67,7 +88,7 @@ class Broker:
                 time.sleep(0.002)
 
     def check_alive(self) -> None:
-        if self._child is None or self._child.poll() is not None:
+        if not self.is_running:
             raise BrokerFailedError(f"{self.name} is not running\n{self._log_tail()}")
 
     def connect(self, *, timeout_s: float = 60.0) -> Connection:
@@ -77,6 +98,10 @@ class Broker:
         if self._child is not None:
             processes.stop(self._child)
             self._child = None
+
+    def signal_kill(self) -> None:
+        """SIGKILL, without a wait for the end; `kill` later waits."""
+        os.kill(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
         assert self._child is not None, "the broker is not running"
@@ -89,7 +114,12 @@ class Broker:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _log_tail(self) -> str:
-        return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
+        """The end of its log, and before it the errors: a broker that gives up may say more after."""
+        if not self._log.exists():
+            return ""
+        text = self._log.read_text(errors="replace")
+        errors = [line for line in text.splitlines() if _ERROR.search(line)]
+        return "\n".join([*errors[:5], "…", text[-3000:]])
 
 
 class Penstock(Broker):
@@ -119,33 +149,35 @@ class Kafka(Broker):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self._classpath = jars.classpath()
-        self._config = directory / "server.properties"
         controller = free_port()
+        self.configure(1, controller, controllers=f"127.0.0.1:{controller}", more=_ONE_REPLICA)
+        self.format("--standalone")
+
+    def configure(self, node_id: int, controller: int, *, controllers: str, more: str = "") -> None:
+        """Write the configuration of a node whose own controller is at this port."""
         self._config.write_text(
             f"""\
 process.roles=broker,controller
-node.id=1
+node.id={node_id}
 listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+controller.quorum.bootstrap.servers={controllers}
 log.dirs={self.data_dir}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
 log.segment.delete.delay.ms=500
-"""
+{more}"""
         )
-        self._format()
 
-    def _format(self) -> None:
+    @property
+    def _config(self) -> Path:
+        return self.directory / "server.properties"
+
+    def format(self, *quorum: str) -> None:
+        """Prepare the data directory; `quorum` says who the first controllers are."""
         done = subprocess.run(
             [
-                *("java", "-Xmx256M", "-cp", self._classpath, _JAVA_LOGGING),
-                *("kafka.tools.StorageTool", "format", "--standalone"),
+                *("java", "-Xmx256M", "-cp", jars.classpath(), _JAVA_LOGGING),
+                *("kafka.tools.StorageTool", "format", *quorum),
                 *("--cluster-id", "cGVuc3RvY2tiZW5jaG1hcg", "--config", str(self._config)),
             ],
             capture_output=True,
@@ -165,7 +197,7 @@ log.segment.delete.delay.ms=500
                 gc_log,
                 _JAVA_LOGGING,
                 "-cp",
-                self._classpath,
+                jars.classpath(),
             ),
             *("kafka.Kafka", str(self._config)),
         ]

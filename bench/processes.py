@@ -12,10 +12,13 @@ from typing import IO
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def cpu_seconds(pid: int) -> float:
-    """User plus system time of a process, all its threads (also ended ones) included."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(after_name[11]) + int(after_name[12])) / _TICKS_PER_S
+def cpu_seconds(*pids: int) -> float:
+    """User plus system time of processes, all their threads (also ended ones) included."""
+    ticks = 0
+    for pid in pids:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(after_name[11]) + int(after_name[12])
+    return ticks / _TICKS_PER_S
 
 
 def memory_mb(pid: int) -> tuple[float, float]:

@@ -58,7 +58,7 @@ def produce(arguments: argparse.Namespace) -> Load:
         EVENT_DELIVERY | EVENT_ERROR,
     )
     batch = messages_of(arguments.size, arguments.chunk)
-    start_cpu, start = cpu_seconds(arguments.broker_pid), time.perf_counter()
+    start_cpu, start = cpu_seconds(*arguments.broker_pid), time.perf_counter()
     sent = turn = 0
     while sent < arguments.messages:
         count = min(arguments.chunk, arguments.messages - sent)
@@ -67,7 +67,7 @@ def produce(arguments: argparse.Namespace) -> Load:
         turn += 1
     if code := lib.rd_kafka_flush(client.handle, _FLUSH_TIMEOUT_MS):
         raise RdKafkaError(f"flush: {describe(code)}")
-    end, end_cpu = time.perf_counter(), cpu_seconds(arguments.broker_pid)
+    end, end_cpu = time.perf_counter(), cpu_seconds(*arguments.broker_pid)
     client.raise_errors()
     client.close()
     return Load(messages=sent, seconds=end - start, broker_cpu_s=end_cpu - start_cpu)
@@ -103,7 +103,7 @@ def consume(arguments: argparse.Namespace) -> Load:
     # Called for each message, in C; it writes the timestamp's type to `scratch` and no more.
     callback = ctypes.cast(lib.rd_kafka_message_timestamp, c_void_p)
     scratch = ctypes.byref(c_int())
-    start_cpu, start = cpu_seconds(arguments.broker_pid), time.perf_counter()
+    start_cpu, start = cpu_seconds(*arguments.broker_pid), time.perf_counter()
     for partition in range(arguments.partitions):
         if lib.rd_kafka_consume_start_queue(client.topic, partition, 0, queue):
             raise RdKafkaError(describe(lib.rd_kafka_last_error()))
@@ -116,7 +116,7 @@ def consume(arguments: argparse.Namespace) -> Load:
         elif time.perf_counter() - last_progress > _SILENCE_S:
             break
         client.raise_errors()
-    seconds, cpu = last_progress - start, cpu_seconds(arguments.broker_pid) - start_cpu
+    seconds, cpu = last_progress - start, cpu_seconds(*arguments.broker_pid) - start_cpu
     while lib.rd_kafka_consume_callback_queue(queue, 200, callback, scratch):
         pass
     came = sum(client.positions(arguments.partitions))
@@ -137,7 +137,7 @@ def main() -> None:
         command.add_argument("--bootstrap", required=True)
         command.add_argument("--topic", required=True)
         command.add_argument("--messages", type=int, required=True)
-        command.add_argument("--broker-pid", type=int, default=os.getpid())
+        command.add_argument("--broker-pid", type=int, nargs="+", default=[os.getpid()])
         command.add_argument("--partitions", type=int, default=1)
         if name != "consume":
             command.add_argument("--size", type=int, required=True)

@@ -3,8 +3,10 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from bench import plot
+from bench.cluster.report import section as cluster_section
 from bench.figures import bullets, how, number, spread_table
 from bench.measures import MEASUREMENTS
 from bench.metrics import KAFKA, LIMIT, METRICS, PENSTOCK
@@ -30,20 +32,27 @@ costs more than the broker. Every load has a fresh topic, which is deleted after
 load the number of records that the broker holds, and the number that a consumer got, are compared
 with what was sent; a difference stops the run."""
 
-RAW, RAW_SPARK = "results.json", "spark.json"
+RAW, RAW_CLUSTER, RAW_SPARK = "results.json", "cluster.json", "spark.json"
 
 
 def write(results: Results, directory: Path) -> Path:
     """Write the raw results, the plot and the page; the path of the page."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / RAW).write_text(json.dumps(asdict(results), indent=1) + "\n")
-    return _write_page(directory)
+    return _write(asdict(results), directory, RAW)
+
+
+def write_cluster(results: Results, directory: Path) -> Path:
+    """Write the raw results of the part about three brokers and the page; the path of the page."""
+    return _write(asdict(results), directory, RAW_CLUSTER)
 
 
 def write_spark(results: SparkResults, directory: Path) -> Path:
     """Write the raw results of Spark's part and the page; the path of the page."""
+    return _write(asdict(results), directory, RAW_SPARK)
+
+
+def _write(raw: dict[str, Any], directory: Path, name: str) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / RAW_SPARK).write_text(json.dumps(asdict(results), indent=1) + "\n")
+    (directory / name).write_text(json.dumps(raw, indent=1) + "\n")
     return _write_page(directory)
 
 
@@ -55,6 +64,8 @@ def _write_page(directory: Path) -> Path:
         rows = rows_of(results, METRICS)
         drawn = plot.draw(rows, directory / "results.svg")
         parts.append(_page(results, rows, with_plot=drawn))
+    if (raw := directory / RAW_CLUSTER).exists():
+        parts.append(cluster_section(Results.load(raw)) + "\n")
     if (raw := directory / RAW_SPARK).exists():
         parts.append(spark_section(SparkResults(**json.loads(raw.read_text()))) + "\n")
     page = directory / "RESULTS.md"

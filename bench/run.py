@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,6 +88,26 @@ class Run:
         if done.returncode != 0:
             raise MeasurementError(f"bench.{module} {arguments}:\n{done.stderr}")
         result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def rdkafka_load(
+        self,
+        command: str,
+        topic: str,
+        *,
+        bootstrap: str,
+        pids: Iterable[int],
+        messages: int,
+        **options: object,
+    ) -> dict[str, Any]:
+        """Run the librdkafka tool; `pids` are those whose CPU time it counts."""
+        arguments: list[object] = [command, "--topic", topic, "--messages", messages]
+        arguments += ["--bootstrap", bootstrap, "--broker-pid", *pids]
+        for key, value in options.items():
+            arguments += ["--" + key.replace("_", "-"), value]
+        result = self.load("rdkafka", *arguments)
+        if result["messages"] != messages:
+            raise MeasurementError(f"{command}: {result} but {messages} were asked")
         return result
 
     def close(self) -> None:

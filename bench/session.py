@@ -121,14 +121,15 @@ class Session(Run):
         **options: object,
     ) -> dict[str, Any]:
         """Run the librdkafka tool on a topic that already holds `held` messages."""
-        arguments: list[object] = [command, "--bootstrap", f"127.0.0.1:{broker.port}"]
-        arguments += ["--broker-pid", broker.pid, "--topic", topic]
-        arguments += ["--messages", messages, "--partitions", partitions]
-        for key, value in options.items():
-            arguments += ["--" + key.replace("_", "-"), value]
-        result = self.load("rdkafka", *arguments)
-        if result["messages"] != messages:
-            raise MeasurementError(f"{command}: {result} but {messages} were asked")
+        result = self.rdkafka_load(
+            command,
+            topic,
+            bootstrap=f"127.0.0.1:{broker.port}",
+            pids=[broker.pid],
+            messages=messages,
+            partitions=partitions,
+            **options,
+        )
         if command != "consume":
             self.verify(broker, topic, held + messages, partitions)
         return result

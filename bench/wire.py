@@ -7,15 +7,18 @@ bytes go to both brokers. The load itself comes from librdkafka and from Kafka's
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from crc32c import crc32c
 
-PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS = 18, 19, 20
+DESCRIBE_QUORUM = 55
 TOPIC_ALREADY_EXISTS = 36
+_QUORUM_TOPIC = "__cluster_metadata"
 
 
 class KafkaError(Exception):
@@ -67,9 +70,34 @@ class Reader:
         self._at += size
         return self._data[self._at - size : self._at]
 
+    def numbers(self) -> tuple[int, ...]:
+        """An array of int32."""
+        count = max(0, self.number("i"))
+        self._at += 4 * count
+        return struct.unpack_from(f">{count}i", self._data, self._at - 4 * count)
+
     def check(self) -> None:
         if code := self.number("h"):
             raise KafkaError(f"error code {code}")
+
+
+class PartitionState(NamedTuple):
+    """A partition as a broker's metadata has it. `leader` is -1 where there is none."""
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """A broker's view: the brokers that are up, by id, the controller, the partitions asked for."""
+
+    brokers: tuple[int, ...]
+    controller: int
+    partitions: list[PartitionState]
 
 
 class Connection:
@@ -119,14 +147,7 @@ class Connection:
         self, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
         """Create (unless it is there), and return when every partition's leader answers."""
-        configs = array([string(key) + string(value) for key, value in (settings or {}).items()])
-        wanted = string(topic) + struct.pack(">ih", partitions, 1) + array([]) + configs
-        body = array([wanted]) + struct.pack(">i?", 60_000, False)
-        reader = self.call(self.frame(CREATE_TOPICS, 2, body))
-        reader.number("i"), reader.number("i"), reader.bytes("h")
-        code, message = reader.number("h"), reader.bytes("h").decode()
-        if code not in (0, TOPIC_ALREADY_EXISTS):
-            raise KafkaError(f"creating {topic}: error code {code} {message}")
+        self.request_topics([topic], partitions, settings=settings)
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -136,6 +157,26 @@ class Connection:
                 if time.monotonic() > deadline:
                     raise KafkaError(f"{topic} is not ready after 60 s: {error}") from error
                 time.sleep(0.002)
+
+    def request_topics(
+        self,
+        topics: Sequence[str],
+        partitions: int,
+        *,
+        replicas: int = 1,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create those that are not there, all alike, in one request; return when it is answered."""
+        configs = array([string(key) + string(value) for key, value in (settings or {}).items()])
+        alike = struct.pack(">ih", partitions, replicas) + array([]) + configs
+        body = array([string(topic) + alike for topic in topics])
+        reader = self.call(self.frame(CREATE_TOPICS, 2, body + struct.pack(">i?", 60_000, False)))
+        reader.number("i")
+        for _ in range(reader.number("i")):
+            topic = reader.bytes("h").decode()
+            code, message = reader.number("h"), reader.bytes("h").decode()
+            if code not in (0, TOPIC_ALREADY_EXISTS):
+                raise KafkaError(f"creating {topic}: error code {code} {message}")
 
     def delete_topic(self, topic: str) -> None:
         reader = self.call(
@@ -172,14 +213,63 @@ class Connection:
 
     def record_count(self, topic: str, partitions: int = 1) -> int:
         """The sum of all end offsets: what a fresh topic holds."""
-        asked = array([struct.pack(">iq", index, -1) for index in range(partitions)])
+        return sum(self.end_offsets(topic, range(partitions)))
+
+    def end_offsets(self, topic: str, partitions: Iterable[int]) -> list[int]:
+        """Where consumers find the end of each; all must be led by the broker that is asked."""
+        asked = array([struct.pack(">iq", index, -1) for index in partitions])
         body = struct.pack(">i", -1) + array([string(topic) + asked])
         reader = self.call(self.frame(LIST_OFFSETS, 1, body))
         reader.number("i"), reader.bytes("h")
-        total = 0
+        offsets = []
         for _ in range(reader.number("i")):
             reader.number("i")
             reader.check()
             reader.number("q")
-            total += reader.number("q")
-        return total
+            offsets.append(reader.number("q"))
+        return offsets
+
+    def metadata(self, topics: Sequence[str]) -> Metadata:
+        """What this broker knows of the cluster and of these topics; creates none."""
+        body = array([string(topic) for topic in topics]) + struct.pack(">?", False)
+        reader = self.call(self.frame(METADATA, 7, body))
+        reader.number("i")
+        brokers = []
+        for _ in range(reader.number("i")):
+            brokers.append(reader.number("i"))
+            reader.bytes("h"), reader.number("i"), reader.bytes("h")
+        reader.bytes("h")
+        controller = reader.number("i")
+        partitions = []
+        for _ in range(reader.number("i")):
+            reader.check()
+            topic = reader.bytes("h").decode()
+            reader.number("?")
+            partitions += [_partition(reader, topic) for _ in range(reader.number("i"))]
+        return Metadata(brokers=tuple(brokers), controller=controller, partitions=partitions)
+
+    def quorum(self) -> tuple[int, int]:
+        """Of Kafka's controllers: who leads, and up to where their log is decided.
+
+        Brokers name any of them as the controller in their metadata, not the active one.
+        """
+        compact = bytes([len(_QUORUM_TOPIC) + 1]) + _QUORUM_TOPIC.encode()
+        # One topic with one partition, in arrays that count from one; the rest are empty tags.
+        body = b"\x02" + compact + b"\x02" + struct.pack(">i", 0) + b"\0\0\0"
+        reader = self.call(self.frame(DESCRIBE_QUORUM, 0, b"\0" + body))
+        reader.number("b")
+        reader.check()
+        reader.number("b")
+        for _ in range(reader.number("b") - 1):  # the name of the topic
+            reader.number("b")
+        reader.number("b"), reader.number("i")
+        reader.check()
+        leader = reader.number("i")
+        reader.number("i")
+        return leader, reader.number("q")
+
+
+def _partition(reader: Reader, topic: str) -> PartitionState:
+    code, index, leader, _epoch = (reader.number(kind) for kind in "hiii")
+    replicas, isr, _offline = (reader.numbers() for _ in range(3))
+    return PartitionState(topic, index, leader if code == 0 else -1, replicas, isr)
