@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -19,6 +17,7 @@ from penstock.model import TopicPartition
 from penstock.records.batch import read_header
 from penstock.records.decode import encode_batch, records_of
 from penstock.testing import TestBroker
+from penstock.testing.proxy import Cut, Proxies, Proxy, proxies
 
 DEADLINE_S = 30.0
 
@@ -114,61 +113,49 @@ class CuttingProxy:
     `budget` is the range of bytes that a connection may carry, in both directions together; None: all.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.target = ""
+    def __init__(self, network: Proxies, seed: int) -> None:
+        self._proxy = network.add(Proxy(new_filter=lambda: _Budget(self)))
+        self._random = random.Random(seed)
+        self.address = self._proxy.address
         self.budget: tuple[int, int] | None = None
         self.cuts = 0
-        self._random = random.Random(seed)
-        self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, name="cutting proxy", daemon=True).start()
 
-    def close(self) -> None:
-        _close(self._listener)
-        with self._lock:
-            for connection in self._open:
-                _close(connection)
+    @property
+    def target(self) -> str:
+        return self._proxy.target
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            host, _, port = self.target.rpartition(":")
-            broker = socket.create_connection((host, int(port)))
-            with self._lock:
-                self._open |= {client, broker}
-                left = None if self.budget is None else [self._random.randint(*self.budget)]
-            for source, sink in ((client, broker), (broker, client)):
-                threading.Thread(target=self._pass, args=(source, sink, left), daemon=True).start()
+    @target.setter
+    def target(self, address: str) -> None:
+        self._proxy.target = address
 
-    def _pass(self, source: socket.socket, sink: socket.socket, left: list[int] | None) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if left is not None:
-                    left[0] -= len(data)
-                    if left[0] <= 0:
-                        sink.sendall(data[: max(0, len(data) + left[0])])
-                        self.cuts += 1
-                        break
-                sink.sendall(data)
-        _close(source)
-        _close(sink)
+    def new_budget(self) -> int | None:
+        return None if self.budget is None else self._random.randint(*self.budget)
 
 
-def _close(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.close()
+class _Budget:
+    """Lets a connection's bytes pass until there were enough."""
+
+    def __init__(self, proxy: CuttingProxy) -> None:
+        self._proxy = proxy
+        self._left = proxy.new_budget()
+
+    def from_client(self, data: bytes) -> bytes:
+        return self._spend(data)
+
+    def from_server(self, data: bytes) -> bytes:
+        return self._spend(data)
+
+    def _spend(self, data: bytes) -> bytes:
+        if self._left is None:
+            return data
+        self._left -= len(data)
+        if self._left <= 0:
+            self._proxy.cuts += 1
+            raise Cut(data[: max(0, len(data) + self._left)])
+        return data
 
 
 @contextlib.contextmanager
 def cutting_proxy(seed: int) -> Iterator[CuttingProxy]:
-    proxy = CuttingProxy(seed)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
+    with proxies() as network:
+        yield CuttingProxy(network, seed)

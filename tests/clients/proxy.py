@@ -8,10 +8,10 @@ know. The broker must tell its clients to come here: its `advertise_addr` is the
 from __future__ import annotations
 
 import contextlib
-import socket
 import struct
-import threading
 from collections.abc import Iterator
+
+from penstock.testing.proxy import Cut, Proxies, Proxy, proxies
 
 PRODUCE = 0
 
@@ -19,86 +19,65 @@ PRODUCE = 0
 class LossyProxy:
     """Start it before the broker, whose address is then `target`. `losses` is how many are to come."""
 
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.target = ""
+    def __init__(self, network: Proxies) -> None:
+        self._proxy = network.add(Proxy(new_filter=lambda: _LosesAnswers(self)))
+        self.address = self._proxy.address
         self.losses = 0
-        self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, name="lossy proxy", daemon=True).start()
 
-    def close(self) -> None:
-        _close(self._listener)
-        with self._lock:
-            for connection in self._open:
-                _close(connection)
+    @property
+    def target(self) -> str:
+        return self._proxy.target
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            host, _, port = self.target.rpartition(":")
-            broker = socket.create_connection((host, int(port)))
-            with self._lock:
-                self._open |= {client, broker}
-            lost: set[int] = set()
-            for work in (self._pass_requests, self._pass_answers):
-                threading.Thread(target=work, args=(client, broker, lost), daemon=True).start()
+    @target.setter
+    def target(self, address: str) -> None:
+        self._proxy.target = address
 
-    def _pass_requests(self, client: socket.socket, broker: socket.socket, lost: set[int]) -> None:
-        with _both_closed(client, broker):
-            while True:
-                frame = _read_frame(client)
-                key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
-                if key == PRODUCE and self._takes_a_loss():
-                    lost.add(correlation_id)
-                broker.sendall(frame)
+    def takes_a_loss(self) -> bool:
+        self.losses -= 1
+        return self.losses >= 0
 
-    def _pass_answers(self, client: socket.socket, broker: socket.socket, lost: set[int]) -> None:
-        with _both_closed(client, broker):
-            while True:
-                frame = _read_frame(broker)
-                (correlation_id,) = struct.unpack_from(">i", frame, 4)
-                if correlation_id in lost:
-                    return
-                client.sendall(frame)
 
-    def _takes_a_loss(self) -> bool:
-        with self._lock:
-            self.losses -= 1
-            return self.losses >= 0
+class _LosesAnswers:
+    """Reads frames in both directions, and cuts where the answer to a chosen request would come."""
+
+    def __init__(self, proxy: LossyProxy) -> None:
+        self._proxy = proxy
+        self._requests = bytearray()
+        self._answers = bytearray()
+        self._lost: set[int] = set()
+
+    def from_client(self, data: bytes) -> bytes:
+        passing = b""
+        for frame in _frames(self._requests, data):
+            key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
+            if key == PRODUCE and self._proxy.takes_a_loss():
+                self._lost.add(correlation_id)
+            passing += frame
+        return passing
+
+    def from_server(self, data: bytes) -> bytes:
+        passing = b""
+        for frame in _frames(self._answers, data):
+            (correlation_id,) = struct.unpack_from(">i", frame, 4)
+            if correlation_id in self._lost:
+                raise Cut(passing)
+            passing += frame
+        return passing
+
+
+def _frames(unread: bytearray, data: bytes) -> Iterator[bytes]:
+    """The frames that are complete with `data`; the rest stays in `unread`."""
+    unread += data
+    while len(unread) >= 4:
+        end = 4 + struct.unpack_from(">i", unread)[0]
+        if len(unread) < end:
+            return
+        frame = bytes(unread[:end])
+        del unread[:end]
+        yield frame
 
 
 @contextlib.contextmanager
-def _both_closed(*connections: socket.socket) -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        pass  # one of them was closed
-    finally:
-        for connection in connections:
-            _close(connection)
-
-
-def _close(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.close()
-
-
-def _read_frame(connection: socket.socket) -> bytes:
-    size = _read(connection, 4)
-    return size + _read(connection, struct.unpack(">i", size)[0])
-
-
-def _read(connection: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        received = connection.recv(count - len(data))
-        if not received:
-            raise ConnectionResetError
-        data += received
-    return bytes(data)
+def lossy_proxy() -> Iterator[LossyProxy]:
+    with proxies() as network:
+        yield LossyProxy(network)

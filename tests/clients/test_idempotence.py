@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 
 import pytest
 
@@ -11,14 +10,14 @@ from penstock.testing import broker_process
 from tests.clients.client import Client, Placed, numbered, values
 from tests.clients.conftest import PYTHON_CLIENTS
 from tests.clients.jvm import Scenarios
-from tests.clients.proxy import LossyProxy
+from tests.clients.proxy import LossyProxy, lossy_proxy
 
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[LossyProxy]:
     """A broker behind a proxy that loses answers when it is told to."""
     with (
-        closing(LossyProxy()) as proxy,
+        lossy_proxy() as proxy,
         broker_process(advertise_addr=proxy.address) as running,
     ):
         proxy.target = running.bootstrap

@@ -22,7 +22,7 @@ from penstock.metadata import etcd_watch
 from penstock.metadata.errors import Compacted, LeaseLost, StoreUnavailable
 from penstock.metadata.etcd import EtcdConfig, EtcdMetadataStore
 from penstock.metadata.store import Committed, Compare, Delete, Put, Transaction
-from tests.metadata.support import proxy
+from penstock.testing.proxy import proxy
 
 if TYPE_CHECKING:
     from tests.metadata.conftest import Reader, SharedEtcd

@@ -20,7 +20,7 @@ from penstock.metadata.errors import LeaseLost, RevisionMismatch, StoreUnavailab
 from penstock.metadata.etcd import EtcdConfig, EtcdMetadataStore
 from penstock.metadata.store import Event, Lease, Put, Transaction
 from penstock.testing.etcd import EtcdCluster, survives_kill
-from tests.metadata.support import Proxy, proxy
+from penstock.testing.proxy import Proxy, proxy
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "3"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))

@@ -22,7 +22,8 @@ from penstock.metadata.errors import Compacted, StoreUnavailable
 from penstock.metadata.etcd import EtcdConfig, EtcdMetadataStore
 from penstock.metadata.store import Delete, Event, Put, Transaction, Watch
 from penstock.testing.etcd import KILL_REST_S, EtcdCluster, etcd
-from tests.metadata.support import Proxy, compact, proxy
+from penstock.testing.proxy import Proxy, proxy
+from tests.metadata.support import compact
 
 if TYPE_CHECKING:
     from tests.metadata.conftest import Reader, SharedEtcd

@@ -31,12 +31,18 @@ class BrokerProcess:
         self._settings = dict(settings)
         self._process: GuardedProcess | None = None
         self._log_start = 0  # where this life's part of the log begins
+        self._is_ready = False
 
     @property
     def pid(self) -> int:
         """Process id of the running broker."""
         assert self._process is not None, "the broker is not running"
         return self._process.pid
+
+    @property
+    def address(self) -> str:
+        """Where it listens, or is to listen; empty if that is left to the first start."""
+        return self.bootstrap or str(self._settings.get("addr", ""))
 
     @property
     def running(self) -> bool:
@@ -53,7 +59,7 @@ class BrokerProcess:
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start it and return when it serves. `PenstockError` with its log if it does not."""
-        if self.bootstrap or "addr" in self._settings:
+        if self.address:
             self.launch()
             self.wait_ready(timeout_s)
             return
@@ -69,11 +75,18 @@ class BrokerProcess:
 
     def launch(self) -> None:
         """Start it, and do not wait: `wait_ready` does. Its address must be known."""
-        self._launch(self.bootstrap or self._settings["addr"])
+        self._launch(self.address)
+
+    def move(self, address: str) -> None:
+        """Let it listen on another address from its next start on."""
+        self.bootstrap = ""
+        self._settings["addr"] = address
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Return when a launched broker serves. `PenstockError` with its log if it does not."""
         assert self._process is not None, "the broker was not launched"
+        if self._is_ready:
+            return
         ready = _READY.search(self._process.read_line(timeout_s))
         if ready is None:
             self.kill()
@@ -81,6 +94,7 @@ class BrokerProcess:
             text = text or f"it said nothing within {timeout_s:.0f} s"
             raise PenstockError(f"the broker did not start: {text}")
         self.bootstrap = ready[1]
+        self._is_ready = True
 
     def kill(self) -> None:
         """End it as a power cut for the process would: SIGKILL, no chance to clean up."""
@@ -115,6 +129,7 @@ class BrokerProcess:
     def _launch(self, address: str) -> None:
         assert not self.running, "the broker is running"
         self.kill()  # lets go of one that ended by itself
+        self._is_ready = False
         with contextlib.suppress(FileNotFoundError):
             self._log_start = os.path.getsize(self.log_path)
         command = [sys.executable, "-m", "penstock", "serve"]

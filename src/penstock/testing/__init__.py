@@ -8,12 +8,22 @@
             …
 
 `broker()` runs in a thread of the test's process; `broker_process()` is a process of its own that a
-test can kill. In pytest, the fixtures `penstock`, `penstock_shared` and `penstock_broker` do the same:
-see `penstock.testing.plugin`.
+test can kill; `cluster()` is several of them with an etcd. In pytest, the fixtures `penstock`,
+`penstock_shared`, `penstock_broker` and `penstock_cluster` do the same: see `penstock.testing.plugin`.
 """
 
 from __future__ import annotations
 
 from penstock.testing.brokers import ProcessBroker, TestBroker, ThreadBroker, broker, broker_process
+from penstock.testing.clusters import ClusterBroker, TestCluster, cluster
 
-__all__ = ["ProcessBroker", "TestBroker", "ThreadBroker", "broker", "broker_process"]
+__all__ = [
+    "ClusterBroker",
+    "ProcessBroker",
+    "TestBroker",
+    "TestCluster",
+    "ThreadBroker",
+    "broker",
+    "broker_process",
+    "cluster",
+]
