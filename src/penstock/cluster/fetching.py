@@ -214,7 +214,8 @@ class LeaderFetcher:
         if self.is_closed or self._pausing is not None:
             return
         if not self._peer.is_connected:
-            self._wants_connection.set()
+            if self._followed:
+                self._wants_connection.set()
             return
         if self._under_way and not (self._is_urgent and self._session_id):
             return
