@@ -278,7 +278,9 @@ async def test_a_log_far_behind_comes_in_large_answers(tmp_path: Path) -> None:
     leader.append(b"x" * 1_000_000)
     state = replace(stage.state(), replicas=(1, 2))
     stage.write_partition(TopicPartition(TOPIC, 0), state)
-    await stage.until_in_sync(leader, follower)
+    partition = TopicPartition(TOPIC, 0)
+    await until(lambda: follower.replicas.get(partition), "it is opened")
+    await until(lambda: follower.log().log_end_offset == 81, "the follower has it")
     assert follower.contents() == leader.contents()
     sizes = [answer.records for _, _, answer in follower.host.answers if answer.records]
     assert max(sizes) > 3 << 20
