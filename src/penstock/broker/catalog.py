@@ -10,20 +10,21 @@ import asyncio
 import inspect
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.broker import topic_rules as rules
 from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.topic_records import Partition, Topic
 from penstock.broker.topic_work import Work
 from penstock.errors import ApiError, ErrorCode
+from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig
 
 if TYPE_CHECKING:
     from penstock.metadata.store import MetadataStore
 
-__all__ = ["Catalog", "exists", "unknown"]
+__all__ = ["Catalog", "Move", "exists", "unknown"]
 
 # Automatic creations: names that may wait, and how many of them are worked on at once.
 AUTO_CREATIONS_MAX: Final = 1_000
@@ -31,6 +32,15 @@ AUTO_CREATIONS_AT_ONCE: Final = 32
 
 DeleteListener = Callable[[str], Awaitable[None] | None]
 OverridesChange = Callable[[Mapping[str, str]], Mapping[str, str]]
+T = TypeVar("T")
+
+
+class Move(NamedTuple):
+    """A partition on its way to other brokers. `replicas` are all that hold it now, or soon do."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
 
 
 class Catalog(ABC):
@@ -132,6 +142,45 @@ class Catalog(ABC):
         self, topic: Topic, change: OverridesChange, *, validate_only: bool = False
     ) -> None:
         """As `set_overrides`, with what `change` makes of the settings in force when it is its turn."""
+
+    @abstractmethod
+    async def move(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        may_change_count: bool = True,
+    ) -> Mapping[TopicPartition, ApiError | None]:
+        """Begin to move each partition to the brokers of its target; None cancels a move.
+
+        What came of each: None, or why it can not be. The data follows; `moves` tells until it has.
+        """
+
+    @abstractmethod
+    def moves(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Move]:
+        """The moves under way, of these partitions or of all."""
+
+    @abstractmethod
+    async def elect(
+        self, partitions: Iterable[TopicPartition], *, unclean: bool, timeout_s: float
+    ) -> Mapping[TopicPartition, ApiError | None]:
+        """Let the preferred replicas lead; or, `unclean`, anybody where nobody in sync can.
+
+        None, or why not, for each; the new leaders are known here on return.
+        """
+
+    async def within(
+        self,
+        timeout_s: float,  # noqa: ARG002
+        what: str,  # noqa: ARG002
+        change: Awaitable[T],
+    ) -> T:
+        """What a change comes to. REQUEST_TIMED_OUT if others take too long; it goes on then.
+
+        A broker that is alone waits for nobody: its disk answers, or fails.
+        """
+        return await change
 
     async def set_overrides(
         self, topic: Topic, overrides: Mapping[str, str], *, validate_only: bool = False

@@ -9,23 +9,22 @@ replicas open, or one of them with the reason why it is not.
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.broker import topic_rules as rules
-from penstock.broker.catalog import Catalog, OverridesChange, exists, unknown
+from penstock.broker.catalog import Catalog, Move, OverridesChange, exists, unknown
+from penstock.broker.cluster_changes import ClusterChanges, Outcomes
 from penstock.broker.replicated import ReplicatedPartition
 from penstock.broker.topic_records import Topic
-from penstock.cluster import requests
+from penstock.cluster import elections, requests
 from penstock.cluster.controller import Decision
 from penstock.cluster.state import TopicState
-from penstock.cluster.view import Change, PartitionChanged, Stored, TopicChanged
+from penstock.cluster.view import Change, ClusterView, PartitionChanged, Stored, TopicChanged
 from penstock.errors import ApiError, ErrorCode, StorageError
-from penstock.metadata.errors import StoreError
-from penstock.metadata.store import Lease, MetadataStore, Rejected
+from penstock.metadata.store import Lease, MetadataStore
 from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig, TopicConfig
 
@@ -35,11 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterTopics"]
 
-logger = logging.getLogger(__name__)
-
 _WAIT_S_MAX: Final = 30.0  # for the cluster to do what was asked
 
-Condition = Callable[[], bool]
+T = TypeVar("T")
 
 
 class ClusterTopics(Catalog):
@@ -49,10 +46,9 @@ class ClusterTopics(Catalog):
         self, store: MetadataStore, config: BrokerConfig, node: ClusterNode, logs: LogStore
     ) -> None:
         super().__init__(store, config)
-        self._store = store
         self._node = node
         self._logs = logs
-        self._waiting: dict[str, list[tuple[Condition, asyncio.Future[None]]]] = {}  # by topic
+        self._changes = ClusterChanges(store, node)
 
     # -- following the view ---------------------------------------------------------------------
 
@@ -63,12 +59,9 @@ class ClusterTopics(Catalog):
         pass
 
     def changed(self, change: Change) -> None:
-        match change:
-            case TopicChanged():
-                self._topic_changed(change.topic)
-                self._wake(change.topic)
-            case PartitionChanged():
-                self._wake(change.partition.topic)
+        if isinstance(change, TopicChanged):
+            self._topic_changed(change.topic)
+        self._changes.seen(change)
 
     def _topic_changed(self, name: str) -> None:
         stored = self._node.view.topics.get(name)
@@ -91,34 +84,13 @@ class ClusterTopics(Catalog):
     def topic_config(self, topic: TopicState) -> TopicConfig:
         return rules.lenient_topic_config(self._config.topic_defaults, topic)
 
-    # -- waiting for the cluster ----------------------------------------------------------------
-
-    def _wake(self, topic: str) -> None:
-        waiting = self._waiting.get(topic)
-        if waiting is None:
-            return
-        for condition, future in waiting:
-            if not future.done() and condition():
-                future.set_result(None)
-        left = [item for item in waiting if not item[1].done()]
-        if left:
-            self._waiting[topic] = left
-        else:
-            del self._waiting[topic]
-
-    async def _until(self, topic: str, condition: Condition, what: str) -> None:
-        """Wait until this broker sees that it is so."""
-        if condition():
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(topic, []).append((condition, future))
+    async def within(self, timeout_s: float, what: str, change: Awaitable[T]) -> T:
         try:
-            async with asyncio.timeout(_WAIT_S_MAX):
-                await future
+            async with asyncio.timeout(max(timeout_s, 0)):
+                return await change
         except TimeoutError:
-            raise ApiError(
-                ErrorCode.request_timed_out, f"{what} within {_WAIT_S_MAX:.0f} s"
-            ) from None
+            text = f"{what} within {max(timeout_s, 0):g} s; it goes on"
+            raise ApiError(ErrorCode.request_timed_out, text) from None
 
     # -- changing -------------------------------------------------------------------------------
 
@@ -161,7 +133,7 @@ class ClusterTopics(Catalog):
         return await self._work.finish(self._create(state, decision))
 
     async def _create(self, state: TopicState, decision: Decision) -> Topic:
-        if not await self._commit(decision):
+        if not await self._changes.commit(decision):
             raise exists(state.name)
         try:
             await self._until_open(state)
@@ -173,29 +145,21 @@ class ClusterTopics(Catalog):
             raise unknown(state.name)
         return topic
 
-    async def _until_open(self, state: TopicState) -> None:
-        """Until every replica of every partition is open; `StorageError` if one can not be."""
-
-        def is_decided() -> bool:
-            stored = self._node.view.topics.get(state.name)
-            if stored is None or stored.value.id != state.id:
-                return state.id in self._by_id  # gone again; or not there yet
-            opening = requests.opening(self._node.view, state.name)
-            return opening.pending == 0 or bool(opening.errors)
-
-        await self._until(state.name, is_decided, f"topic '{state.name}' was not ready")
-        stored = self._node.view.topics.get(state.name)
-        if stored is None or stored.value.id != state.id:
+    async def _until_open(self, state: TopicState, first: int = 0) -> None:
+        """Until every replica of the partitions from `first` on is open; `StorageError` if one can not be."""
+        opening = _Opening(self._node.view, state, first)
+        if not opening.is_decided:
+            what = f"topic '{state.name}' was not ready"
+            await self._changes.until(state.name, opening.look, what, _WAIT_S_MAX)
+        if opening.is_gone:
             raise unknown(state.name)
-        errors = requests.opening(self._node.view, state.name).errors
-        if errors:
-            partition, reason = next(iter(errors.items()))
-            raise StorageError(f"{partition} on {reason}")
+        if opening.error is not None:
+            raise StorageError(opening.error)
 
     async def _take_back(self, state: TopicState) -> None:
         stored = self._node.view.topics.get(state.name)
         if stored is not None and stored.value.id == state.id:
-            await self._commit(requests.delete_topic(self._node.view, state.name))
+            await self._changes.commit(requests.delete_topic(self._node.view, state.name))
 
     async def delete(self, topic: Topic) -> None:
         self._check_current(topic)
@@ -203,13 +167,15 @@ class ClusterTopics(Catalog):
 
     async def _delete(self, topic: Topic) -> None:
         while self._topics.get(topic.name) is topic:
-            if await self._commit(requests.delete_topic(self._node.view, topic.name)):
+            if await self._changes.commit(requests.delete_topic(self._node.view, topic.name)):
                 break
-        await self._until(
-            topic.name,
-            lambda: self._topics.get(topic.name) is not topic,
-            f"topic '{topic.name}' was not seen to go",
-        )
+        if self._topics.get(topic.name) is topic:
+            await self._changes.until(
+                topic.name,
+                lambda _: self._topics.get(topic.name) is not topic,
+                f"topic '{topic.name}' was not seen to go",
+                _WAIT_S_MAX,
+            )
 
     async def grow(
         self,
@@ -221,12 +187,6 @@ class ClusterTopics(Catalog):
     ) -> None:
         current = topic.record.partition_count
         rules.check_growth(topic.name, current, count)
-        if assignments is not None and len(assignments) != count - current:
-            raise ApiError(
-                ErrorCode.invalid_replica_assignment,
-                f"{count - current} partition(s) are added,"
-                f" but {len(assignments)} assignment(s) given",
-            )
         placed = None if assignments is None else [tuple(replicas) for replicas in assignments]
         requests.grow_topic(self._node.view, topic.name, count, placed)
         if not validate_only:
@@ -237,9 +197,11 @@ class ClusterTopics(Catalog):
     ) -> None:
         while True:
             self._check_current(topic)
-            if await self._commit(requests.grow_topic(self._node.view, topic.name, count, placed)):
+            before = topic.record.partition_count
+            decision = requests.grow_topic(self._node.view, topic.name, count, placed)
+            if await self._changes.commit(decision):
                 break
-        await self._until_open(topic.record)
+        await self._until_open(replace(topic.record, partition_count=count), before)
 
     async def change_overrides(
         self, topic: Topic, change: OverridesChange, *, validate_only: bool = False
@@ -258,27 +220,111 @@ class ClusterTopics(Catalog):
             self._check_current(topic)
             stored = Stored(topic.record, topic.revision)
             decision = requests.replace_topic(stored, self._changed(topic.record, change))
-            if await self._commit(decision):
+            if await self._changes.commit(decision):
                 return
 
-    # -- the store ------------------------------------------------------------------------------
+    # -- moving and electing --------------------------------------------------------------------
 
-    async def _commit(self, decision: Decision) -> bool:
-        """Whether it was written. If not, what the store has instead has been applied."""
-        try:
-            result = await self._store.commit(decision.transaction)
-        except StoreError as error:
-            raise ApiError(
-                ErrorCode.request_timed_out, f"the metadata store did not answer: {error}"
-            ) from error
-        if isinstance(result, Rejected):
-            for mismatch in result.mismatches:
-                actual = mismatch.actual
-                if actual is None:
-                    self._node.apply(mismatch.compare.key, None, result.revision)
-                else:
-                    self._node.apply(actual.key, actual.value, actual.mod_revision)
-            return False
-        for put in decision.transaction.puts:
-            self._node.apply(put.key, put.value, result.revision)
-        return True
+    async def move(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        may_change_count: bool = True,
+    ) -> Outcomes:
+        view = self._node.view
+        return await self._work.finish(
+            self._changes.commit_partitions(
+                targets,
+                lambda partition: requests.move(
+                    view, partition, targets[partition], may_change_count=may_change_count
+                ),
+            )
+        )
+
+    def moves(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Move]:
+        view = self._node.view
+        asked = view.moving if partitions is None else partitions
+        return {
+            partition: Move(state.replicas, state.adding, state.removing)
+            for partition in asked
+            if partition in view.moving
+            for state in (view.partitions[partition].value,)
+        }
+
+    async def elect(
+        self, partitions: Iterable[TopicPartition], *, unclean: bool, timeout_s: float
+    ) -> Outcomes:
+        view = self._node.view
+        outcomes = await self._work.finish(
+            self._changes.commit_partitions(
+                partitions, lambda partition: requests.elect(view, partition, unclean=unclean)
+            )
+        )
+        if unclean:  # the controller elects; a preferred leader leads since the commit
+            waiting = [partition for partition, error in outcomes.items() if error is None]
+            decided = await asyncio.gather(*(self._until_led(p, timeout_s) for p in waiting))
+            outcomes.update(zip(waiting, decided, strict=True))
+        return outcomes
+
+    async def _until_led(self, partition: TopicPartition, timeout_s: float) -> ApiError | None:
+        """Wait for the controller to answer `is_unclean_wanted`."""
+        view = self._node.view
+
+        def is_open() -> bool:
+            stored = view.partitions.get(partition)
+            return stored is not None and stored.value.is_unclean_wanted
+
+        if is_open():
+            what = f"nobody was elected for {partition}"
+            try:
+                await self._changes.until(partition, lambda _: not is_open(), what, timeout_s)
+            except ApiError as error:
+                return error
+        stored = view.partitions.get(partition)
+        if stored is None:
+            return unknown(partition.topic)
+        if elections.is_led(view, stored.value):
+            return None
+        return ApiError(
+            ErrorCode.eligible_leaders_not_available, f"no replica of {partition} could lead"
+        )
+
+
+class _Opening:
+    """Follows new partitions until all are open, or one can not be. A change costs its own partition."""
+
+    def __init__(self, view: ClusterView, topic: TopicState, first: int) -> None:
+        self._view = view
+        self._topic = topic
+        self.error: str | None = None
+        self.is_gone = False
+        self._left = set(range(first, topic.partition_count))
+        self._look_at_topic()
+        for index in tuple(self._left):
+            self._look_at(TopicPartition(topic.name, index))
+
+    @property
+    def is_decided(self) -> bool:
+        return self.is_gone or self.error is not None or not self._left
+
+    def look(self, change: Change) -> bool:
+        match change:
+            case TopicChanged():
+                self._look_at_topic()
+            case PartitionChanged():
+                self._look_at(change.partition)
+        return self.is_decided
+
+    def _look_at_topic(self) -> None:
+        stored = self._view.topics.get(self._topic.name)
+        self.is_gone = stored is None or stored.value.id != self._topic.id
+
+    def _look_at(self, partition: TopicPartition) -> None:
+        if partition.partition in self._left:
+            pending, error = requests.opening_of(self._view, partition)
+            if error is not None:
+                self.error = f"{partition} on {error}"
+            elif not pending:
+                self._left.discard(partition.partition)

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.broker import topic_rules as rules
-from penstock.broker.catalog import Catalog, OverridesChange, exists, unknown
+from penstock.broker.catalog import Catalog, Move, OverridesChange, exists, unknown
 from penstock.broker.topic_records import Partition, Topic, first_error, open_partitions
 from penstock.broker.topic_store import StoredTopic, TopicStore
 from penstock.broker.topic_work import NameLocks
 from penstock.cluster.state import TopicState
-from penstock.errors import StorageError
+from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig
 
@@ -130,6 +130,50 @@ class TopicCatalog(Catalog):
         changed(topic.record)
         if not validate_only:
             await self._work.finish(self._change(topic, changed))
+
+    # One broker is all there is
+
+    async def move(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        may_change_count: bool = True,  # noqa: ARG002 - it is 1
+    ) -> dict[TopicPartition, ApiError | None]:
+        def check(partition: TopicPartition, target: Sequence[int] | None) -> ApiError | None:
+            try:
+                self.partition(partition.topic, partition.partition)
+                if target is None:
+                    raise ApiError(
+                        ErrorCode.no_reassignment_in_progress, "the partition is not being moved"
+                    )
+                rules.check_replicas(target, self._broker_id)
+            except ApiError as error:
+                return error
+            return None
+
+        return {partition: check(partition, target) for partition, target in targets.items()}
+
+    def moves(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,  # noqa: ARG002
+    ) -> dict[TopicPartition, Move]:
+        return {}
+
+    async def elect(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        unclean: bool,  # noqa: ARG002 - everything is led, always
+        timeout_s: float,  # noqa: ARG002
+    ) -> dict[TopicPartition, ApiError | None]:
+        outcomes: dict[TopicPartition, ApiError | None] = {}
+        for partition in partitions:
+            try:
+                leader = self.partition(partition.topic, partition.partition).leader
+                raise ApiError(ErrorCode.election_not_needed, f"broker {leader} leads {partition}")
+            except ApiError as error:
+                outcomes[partition] = error
+        return outcomes
 
     # The work behind it
 

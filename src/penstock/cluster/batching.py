@@ -31,11 +31,13 @@ class KeyChange:
         return 2 * len(self.key) + len(self.value or b"") + len(self.also.key if self.also else "")
 
 
-def batched(changes: Iterable[KeyChange], guard: Compare) -> Iterator[Transaction]:
-    """Transactions of as many changes as fit, in order. Each holds only if `guard` does."""
+def batched(changes: Iterable[KeyChange], guard: Compare | None = None) -> Iterator[Transaction]:
+    """Transactions of as many changes as fit, in order. Each holds only if `guard` does, if there is one."""
     batch: list[KeyChange] = []
-    compares = {guard}
-    size = len(guard.key)
+    guards = () if guard is None else (guard,)
+    compares = set(guards)
+    least = sum(len(compare.key) for compare in guards)
+    size = least
     for change in changes:
         needed = compares | _compares(change)
         bigger = size + change.size_bytes
@@ -44,13 +46,13 @@ def batched(changes: Iterable[KeyChange], guard: Compare) -> Iterator[Transactio
             or len(batch) >= TRANSACTION_OPERATIONS_MAX
             or bigger > TRANSACTION_BYTES_MAX
         ):
-            yield _transaction(batch, guard)
-            batch, size = [], len(guard.key)
-            needed, bigger = {guard} | _compares(change), size + change.size_bytes
+            yield _transaction(batch, guards)
+            batch, size = [], least
+            needed, bigger = {*guards} | _compares(change), size + change.size_bytes
         batch.append(change)
         compares, size = needed, bigger
     if batch:
-        yield _transaction(batch, guard)
+        yield _transaction(batch, guards)
 
 
 def _compares(change: KeyChange) -> set[Compare]:
@@ -58,8 +60,8 @@ def _compares(change: KeyChange) -> set[Compare]:
     return {own} if change.also is None else {own, change.also}
 
 
-def _transaction(batch: list[KeyChange], guard: Compare) -> Transaction:
-    compares = {guard: None}  # a dict keeps the order
+def _transaction(batch: list[KeyChange], guards: Iterable[Compare]) -> Transaction:
+    compares = dict.fromkeys(guards)  # a dict keeps the order
     for change in batch:
         if change.also is not None:
             compares[change.also] = None

@@ -16,6 +16,7 @@ from penstock.cluster.batching import KeyChange, batched
 from penstock.cluster.desired import (
     Opened,
     new_partition,
+    wanted_replicas,
     with_enough_replicas,
     with_readiness,
 )
@@ -47,6 +48,7 @@ __all__ = ["BrokerReport", "Controller", "ControllerSettings", "Decision"]
 class ControllerSettings:
     replace_after_s: float = 600.0  # a broker gone for longer is replaced where there are others
     preferred_every_s: float = 300.0  # how often preferred leaders are put back
+    unclean_elections: bool = False  # whether a topic that does not say allows them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,12 +258,17 @@ class Controller:
         if said is not None:
             state = with_readiness(view, state, said)
         state = with_enough_replicas(state, topic, placement, self._given_up)
-        if len(state.replicas) < topic.replication_factor:
+        if len(state.replicas) < wanted_replicas(state, topic):
             self._short[partition] = None
         else:
             self._short.pop(partition, None)
         state = reassignment.finish(state)
-        state = elect(view, partition, state, unclean=topic.allows_unclean_election)
+        unclean = state.is_unclean_wanted or topic.allows_unclean_election(
+            by_default=self._settings.unclean_elections
+        )
+        state = elect(view, partition, state, unclean=unclean)
+        if state.is_unclean_wanted:
+            state = replace(state, is_unclean_wanted=False)
         if partition in self._to_prefer:
             self._to_prefer.discard(partition)
             state = elect_preferred(view, state)

@@ -16,7 +16,7 @@ from penstock.cluster.state import (
 from penstock.cluster.view import ClusterView
 from penstock.model import TopicPartition
 
-__all__ = ["Opened", "new_partition", "with_enough_replicas", "with_readiness"]
+__all__ = ["Opened", "new_partition", "wanted_replicas", "with_enough_replicas", "with_readiness"]
 
 
 class Opened(NamedTuple):
@@ -65,6 +65,10 @@ def with_readiness(
     return replace(state, ready=frozenset(ready), errors=errors)
 
 
+def wanted_replicas(state: PartitionState, topic: TopicState) -> int:
+    return topic.replication_factor if state.replica_count is None else state.replica_count
+
+
 def with_enough_replicas(
     state: PartitionState, topic: TopicState, placement: Placement, given_up: Container[int]
 ) -> PartitionState:
@@ -78,7 +82,7 @@ def with_enough_replicas(
             spare = placement.add(replicas)
             if spare is not None:
                 replicas[at] = spare
-    while len(replicas) < topic.replication_factor:
+    while len(replicas) < wanted_replicas(state, topic):
         more = placement.add(replicas)
         if more is None:
             break

@@ -111,8 +111,10 @@ class ClusterNode:
         self.peers = Peers(config)
         self._fetchers = Fetchers(self.peers, self.term, self.replicas, config)
         self.replicas.fetchers = self._fetchers
+        defaults = TopicConfig.from_settings(config.topic_defaults, {})
+        settings = ControllerSettings(unclean_elections=defaults.unclean_leader_election_enable)
         self.seat = ControllerSeat(
-            store, self.view, self.term, clock, self.apply, self.spawn, ControllerSettings()
+            store, self.view, self.term, clock, self.apply, self.spawn, settings
         )
         self._reporter = Reporter(self.term, self.view, self.replicas, self._send_report)
         self._watchers = [

@@ -18,7 +18,7 @@ from dataclasses import replace
 from penstock.cluster.state import PartitionState
 from penstock.errors import ApiError, ErrorCode
 
-__all__ = ["begin", "cancel", "finish"]
+__all__ = ["begin", "cancel", "finish", "replicas_before"]
 
 
 def begin(state: PartitionState, target: Sequence[int]) -> PartitionState:
@@ -26,7 +26,7 @@ def begin(state: PartitionState, target: Sequence[int]) -> PartitionState:
     if not target or len(set(target)) != len(target):
         raise ApiError(ErrorCode.invalid_replica_assignment, "replicas must differ, and be some")
     leaving = tuple(broker for broker in state.replicas if broker not in target)
-    before = _before(state)
+    before = replicas_before(state)
     return replace(
         state,
         replicas=(*target, *leaving),
@@ -38,7 +38,7 @@ def begin(state: PartitionState, target: Sequence[int]) -> PartitionState:
 def cancel(state: PartitionState) -> PartitionState:
     if not state.is_reassigning:
         raise ApiError(ErrorCode.no_reassignment_in_progress, "the partition is not being moved")
-    return begin(state, _before(state))
+    return begin(state, replicas_before(state))
 
 
 def finish(state: PartitionState) -> PartitionState:
@@ -58,5 +58,6 @@ def finish(state: PartitionState) -> PartitionState:
     )
 
 
-def _before(state: PartitionState) -> tuple[int, ...]:
+def replicas_before(state: PartitionState) -> tuple[int, ...]:
+    """The replicas without those that the move under way, if any, adds."""
     return tuple(broker for broker in state.replicas if broker not in state.adding)

@@ -7,14 +7,16 @@ compared with what it was made from. `ApiError` if something can not be as it is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from penstock.cluster import reassignment
+from penstock.cluster import elections, reassignment
+from penstock.cluster.batching import KeyChange, batched
 from penstock.cluster.controller import Decision
 from penstock.cluster.state import (
     PARTITIONS,
+    PartitionState,
     Readiness,
     TopicState,
     encode_partition,
@@ -31,8 +33,11 @@ __all__ = [
     "Opening",
     "create_topic",
     "delete_topic",
+    "elect",
     "grow_topic",
+    "move",
     "opening",
+    "opening_of",
     "reassign",
     "replace_topic",
 ]
@@ -51,6 +56,7 @@ def create_topic(view: ClusterView, topic: TopicState) -> Decision:
     here = sum(not broker.is_leaving for broker in view.brokers.values())
     for replicas in topic.assignment:
         _check_brokers(view, replicas)
+        _check_count(replicas, topic.replication_factor)
     if not 1 <= topic.replication_factor <= here:
         raise ApiError(
             ErrorCode.invalid_replication_factor,
@@ -75,8 +81,15 @@ def grow_topic(
         )
     assignment = topic.assignment
     if added is not None:
+        if len(added) != partition_count - topic.partition_count:
+            raise ApiError(
+                ErrorCode.invalid_replica_assignment,
+                f"{partition_count - topic.partition_count} partition(s) are added,"
+                f" but {len(added)} assignment(s) given",
+            )
         for replicas in added:
             _check_brokers(view, replicas)
+            _check_count(replicas, topic.replication_factor)
         placed = topic.partition_count - len(assignment)
         assignment = (*assignment, *((),) * placed, *added)
     grown = replace(topic, partition_count=partition_count, assignment=assignment)
@@ -105,24 +118,69 @@ def delete_topic(view: ClusterView, name: str) -> Decision:
 def reassign(
     view: ClusterView, partition: TopicPartition, target: Sequence[int] | None
 ) -> Decision:
-    """Move a partition to the brokers of `target`; None cancels the move that is under way."""
-    stored = view.partitions.get(partition)
-    if stored is None:
-        raise ApiError(ErrorCode.unknown_topic_or_partition, f"no partition {partition}")
+    """`move` as a transaction of its own."""
+    change = move(view, partition, target)
+    return Decision(next(batched(() if change is None else (change,)), Transaction()), (partition,))
+
+
+def move(
+    view: ClusterView,
+    partition: TopicPartition,
+    target: Sequence[int] | None,
+    *,
+    may_change_count: bool = True,
+) -> KeyChange | None:
+    """Move a partition to the brokers of `target`, or cancel the move under way; None: it is there.
+
+    A broker that holds a replica may stay one while it is away; the move waits for it.
+    """
+    stored = _partition(view, partition)
+    state = stored.value
+    before = reassignment.replicas_before(state)
     if target is None:
-        state = reassignment.cancel(stored.value)
+        moved = reassignment.cancel(state)
+        counts = len(state.target), len(before)
     else:
-        _check_brokers(view, target)
-        state = reassignment.begin(stored.value, target)
-    state = replace(state, partition_epoch=stored.value.partition_epoch + 1)
-    key = partition_key(partition)
-    return Decision(
-        Transaction(
-            compares=(Compare(key=key, mod_revision=stored.revision),),
-            puts=(Put(key=key, value=encode_partition(state)),),
-        ),
-        (partition,),
-    )
+        _check_brokers(view, target, held=before)
+        counts = len(before), len(target)
+        if not may_change_count and counts[0] != counts[1]:
+            raise ApiError(
+                ErrorCode.invalid_replication_factor,
+                f"{partition} has {counts[0]} replica(s), not {counts[1]}",
+            )
+        moved = reassignment.begin(state, target)
+    if counts[0] != counts[1]:
+        wanted = _topic(view, partition.topic).value.replication_factor
+        moved = replace(moved, replica_count=None if counts[1] == wanted else counts[1])
+    return None if moved == state else _change(partition, stored, moved)
+
+
+def elect(view: ClusterView, partition: TopicPartition, *, unclean: bool = False) -> KeyChange:
+    """Let the preferred replica lead; or, `unclean`, let anybody if nobody in sync can.
+
+    Which one that is, is left to the controller: brokers tell it how long their logs are.
+    """
+    stored = _partition(view, partition)
+    state = stored.value
+    if unclean:
+        if elections.is_led(view, state):
+            raise ApiError(
+                ErrorCode.election_not_needed, f"broker {state.leader} leads {partition}"
+            )
+        if elections.elect(view, partition, state, unclean=True).leader is None:
+            raise ApiError(
+                ErrorCode.eligible_leaders_not_available, f"no replica of {partition} is there"
+            )
+        return _change(partition, stored, replace(state, is_unclean_wanted=True))
+    preferred = state.target[0]
+    if state.leader == preferred and elections.is_led(view, state):
+        raise ApiError(ErrorCode.election_not_needed, f"broker {preferred} leads {partition}")
+    elected = elections.elect_preferred(view, state)
+    if elected.leader != preferred or elected is state:
+        raise ApiError(
+            ErrorCode.preferred_leader_not_available, f"broker {preferred} can not lead {partition}"
+        )
+    return _change(partition, stored, elected)
 
 
 def opening(view: ClusterView, topic: str) -> Opening:
@@ -130,17 +188,26 @@ def opening(view: ClusterView, topic: str) -> Opening:
     pending, errors = 0, {}
     for index in range(_topic(view, topic).value.partition_count):
         partition = TopicPartition(topic, index)
-        stored = view.partitions.get(partition)
-        if stored is None:
-            pending += 1
-            continue
-        for broker in stored.value.replicas:
-            match stored.value.readiness(broker):
-                case Readiness.PENDING:
-                    pending += 1
-                case Readiness.ERROR:
-                    errors[partition] = f"broker {broker}: {stored.value.errors[broker]}"
+        more, error = opening_of(view, partition)
+        pending += more
+        if error is not None:
+            errors[partition] = error
     return Opening(pending, errors)
+
+
+def opening_of(view: ClusterView, partition: TopicPartition) -> tuple[int, str | None]:
+    """How many of its replicas have not said, and why one of them could not be opened."""
+    stored = view.partitions.get(partition)
+    if stored is None:
+        return 1, None
+    pending, error = 0, None
+    for broker in stored.value.replicas:
+        match stored.value.readiness(broker):
+            case Readiness.PENDING:
+                pending += 1
+            case Readiness.ERROR:
+                error = f"broker {broker}: {stored.value.errors[broker]}"
+    return pending, error
 
 
 def _topic(view: ClusterView, name: str) -> Stored[TopicState]:
@@ -150,12 +217,39 @@ def _topic(view: ClusterView, name: str) -> Stored[TopicState]:
     return stored
 
 
-def _check_brokers(view: ClusterView, replicas: Sequence[int]) -> None:
-    missing = [broker for broker in replicas if not view.is_live(broker)]
+def _partition(view: ClusterView, partition: TopicPartition) -> Stored[PartitionState]:
+    stored = view.partitions.get(partition)
+    if stored is None:
+        raise ApiError(ErrorCode.unknown_topic_or_partition, f"no partition {partition}")
+    return stored
+
+
+def _change(
+    partition: TopicPartition, stored: Stored[PartitionState], state: PartitionState
+) -> KeyChange:
+    state = replace(state, partition_epoch=stored.value.partition_epoch + 1)
+    return KeyChange(
+        key=partition_key(partition), value=encode_partition(state), revision=stored.revision
+    )
+
+
+def _check_brokers(
+    view: ClusterView, replicas: Sequence[int], held: Container[int] = frozenset()
+) -> None:
+    missing = [broker for broker in replicas if broker not in held and not view.is_live(broker)]
     if missing or not replicas or len(set(replicas)) != len(replicas):
         raise ApiError(
             ErrorCode.invalid_replica_assignment,
             f"replicas {list(replicas)} must be different brokers that are registered",
+        )
+
+
+def _check_count(replicas: Sequence[int], replication_factor: int) -> None:
+    if len(replicas) != replication_factor:
+        raise ApiError(
+            ErrorCode.invalid_replica_assignment,
+            f"replicas {list(replicas)} are {len(replicas)}, other partitions have"
+            f" {replication_factor}",
         )
 
 

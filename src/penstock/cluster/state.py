@@ -72,9 +72,9 @@ class TopicState:
     overrides: Mapping[str, str] = field(default_factory=dict)  # settings by Kafka name
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def allows_unclean_election(self) -> bool:
-        return self.overrides.get("unclean.leader.election.enable", "false").lower() == "true"
+    def allows_unclean_election(self, *, by_default: bool) -> bool:
+        text = self.overrides.get("unclean.leader.election.enable")
+        return by_default if text is None else text.lower() == "true"
 
 
 class Readiness(Enum):
@@ -89,8 +89,9 @@ class Readiness(Enum):
 class PartitionState:
     """One partition as the cluster agreed on it.
 
-    Only the leader changes `isr` (but for an unclean election); only the controller changes the rest,
-    and it raises `leader_epoch` with every change of leader and with every replica that it takes away.
+    Only the leader changes `isr` (but for an unclean election); the controller, and who acts for an
+    operator, changes the rest, and raises `leader_epoch` with every change of leader and with every
+    replica that is taken away.
     """
 
     cluster_id: str  # of this partition of this topic; a topic made anew has another
@@ -106,6 +107,8 @@ class PartitionState:
     partition_epoch: int = 0  # counts the changes of this record
     adding: tuple[int, ...] = ()  # become replicas for good once all of them are in sync
     removing: tuple[int, ...] = ()  # go when the leader has taken them out of the ISR
+    replica_count: int | None = None  # as a move has set it; None: as many as the topic wants
+    is_unclean_wanted: bool = False  # the controller is to elect anybody, once, if it must
     ready: frozenset[int] = frozenset()
     errors: Mapping[int, str] = field(default_factory=dict)  # why a replica did not open
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -201,6 +204,10 @@ def encode_partition(state: PartitionState) -> bytes:
         value["adding"] = state.adding
     if state.removing:
         value["removing"] = state.removing
+    if state.replica_count is not None:
+        value["replica_count"] = state.replica_count
+    if state.is_unclean_wanted:
+        value["unclean_wanted"] = True
     if state.errors:
         value["errors"] = {str(broker): text for broker, text in sorted(state.errors.items())}
     return _dump(value)
@@ -262,6 +269,7 @@ def _topic(key: str, value: dict[str, Any]) -> TopicState:
 def _partition(_key: str, value: dict[str, Any]) -> PartitionState:
     leader = value.pop("leader")
     incarnation = value.pop("leader_incarnation")
+    count = value.pop("replica_count", None)
     state = PartitionState(
         cluster_id=str(value.pop("cluster_id")),
         replicas=_ids(value.pop("replicas")),
@@ -272,6 +280,8 @@ def _partition(_key: str, value: dict[str, Any]) -> PartitionState:
         partition_epoch=int(value.pop("partition_epoch")),
         adding=_ids(value.pop("adding", ())),
         removing=_ids(value.pop("removing", ())),
+        replica_count=None if count is None else int(count),
+        is_unclean_wanted=bool(value.pop("unclean_wanted", False)),
         ready=frozenset(_ids(value.pop("ready", ()))),
         errors={int(broker): str(text) for broker, text in value.pop("errors", {}).items()},
         extra=value,

@@ -71,6 +71,7 @@ class ClusterView:
         # Broker -> its partitions: a dict is a set that keeps its order, so decisions keep theirs.
         self.partitions_of_broker: defaultdict[int, dict[TopicPartition, None]] = defaultdict(dict)
         self.preferred_count: Counter[int] = Counter()  # partitions whose first replica it is
+        self.moving: dict[TopicPartition, None] = {}  # those that are being reassigned
         self.log_ends: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
         self._revisions: dict[str, int] = {}  # of each key, deleted ones too
 
@@ -117,6 +118,7 @@ class ClusterView:
     def _apply_partition(self, key: str, entry: Entry | None) -> Change:
         partition = partition_of_key(key)
         old = self.partitions.pop(partition, None)
+        self.moving.pop(partition, None)
         if old is not None:
             for broker in old.value.replicas:
                 self.partitions_of_broker[broker].pop(partition, None)
@@ -127,6 +129,8 @@ class ClusterView:
             for broker in state.replicas:
                 self.partitions_of_broker[broker][partition] = None
             self.preferred_count[state.replicas[0]] += 1
+            if state.is_reassigning:
+                self.moving[partition] = None
         return PartitionChanged(partition)
 
     def _apply_broker(self, key: str, entry: Entry | None) -> Change:
