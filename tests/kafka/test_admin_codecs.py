@@ -34,6 +34,7 @@ from penstock.kafka.api import Api, RequestContext
 from penstock.kafka.handlers import (
     REGISTRY,
     alter_configs,
+    alter_partition_reassignments,
     api_versions,
     create_partitions,
     create_topics,
@@ -44,9 +45,11 @@ from penstock.kafka.handlers import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    elect_leaders,
     incremental_alter_configs,
     init_producer_id,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_for_leader_epoch,
 )
@@ -59,6 +62,7 @@ APIS: list[Api[Any]] = [
     module.API
     for module in (
         alter_configs,
+        alter_partition_reassignments,
         api_versions,
         create_partitions,
         create_topics,
@@ -69,9 +73,11 @@ APIS: list[Api[Any]] = [
         describe_log_dirs,
         describe_producers,
         describe_topic_partitions,
+        elect_leaders,
         incremental_alter_configs,
         init_producer_id,
         list_offsets,
+        list_partition_reassignments,
         metadata,
         offset_for_leader_epoch,
     )

@@ -44,6 +44,7 @@ def _load(name: str) -> ApiBase:
 REGISTRY = HandlerRegistry(
     (
         "alter_configs",
+        "alter_partition_reassignments",
         "api_versions",
         "create_partitions",
         "create_topics",
@@ -56,6 +57,7 @@ REGISTRY = HandlerRegistry(
         "describe_log_dirs",
         "describe_producers",
         "describe_topic_partitions",
+        "elect_leaders",
         "fetch",
         "find_coordinator",
         "heartbeat",
@@ -65,6 +67,7 @@ REGISTRY = HandlerRegistry(
         "leave_group",
         "list_groups",
         "list_offsets",
+        "list_partition_reassignments",
         "metadata",
         "offset_commit",
         "offset_delete",

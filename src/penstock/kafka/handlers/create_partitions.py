@@ -32,6 +32,7 @@ class TopicGrowth:
 class CreatePartitionsRequest:
     topics: tuple[TopicGrowth, ...]
     validate_only: bool
+    timeout_ms: int = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +53,7 @@ async def handle(
     times_named = Counter(topic.name for topic in request.topics)
     wanted = [topic for topic in request.topics if times_named[topic.name] == 1]
     rules.check_request_size(_added(broker, wanted))
-    grown = await asyncio.gather(
-        *(_grow(broker, topic, validate_only=request.validate_only) for topic in wanted)
-    )
+    grown = await asyncio.gather(*(_grow(broker, topic, request) for topic in wanted))
     repeated = [
         TopicResult(
             name=name,
@@ -85,14 +84,20 @@ def _added(broker: Broker, wanted: Sequence[TopicGrowth]) -> Iterator[int]:
             yield max(growth.count - len(topic.partitions), 0)
 
 
-async def _grow(broker: Broker, growth: TopicGrowth, *, validate_only: bool) -> TopicResult:
+async def _grow(
+    broker: Broker, growth: TopicGrowth, request: CreatePartitionsRequest
+) -> TopicResult:
     assignments = growth.assignments
     try:
-        await broker.topics.grow(
-            broker.topics.require(growth.name),
-            growth.count,
-            assignments=None if assignments is None else [a.broker_ids for a in assignments],
-            validate_only=validate_only,
+        await broker.topics.within(
+            request.timeout_ms / 1000,
+            f"the new partitions of '{growth.name}' were not ready",
+            broker.topics.grow(
+                broker.topics.require(growth.name),
+                growth.count,
+                assignments=None if assignments is None else [a.broker_ids for a in assignments],
+                validate_only=request.validate_only,
+            ),
         )
     except ApiError as error:
         return TopicResult(name=growth.name, error_code=error.code, error_message=error.message)

@@ -44,6 +44,7 @@ class NewTopic:
 class CreateTopicsRequest:
     topics: tuple[NewTopic, ...]
     validate_only: bool
+    timeout_ms: int = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +79,7 @@ async def handle(
     times_named = Counter(topic.name for topic in request.topics)
     wanted = [topic for topic in request.topics if times_named[topic.name] == 1]
     rules.check_request_size(_partition_count(broker, topic) for topic in wanted)
-    created = await asyncio.gather(
-        *(_create(broker, topic, validate_only=request.validate_only) for topic in wanted)
-    )
+    created = await asyncio.gather(*(_create(broker, topic, request) for topic in wanted))
     repeated = [
         TopicResult(
             name=name,
@@ -110,21 +109,25 @@ def _partition_count(broker: Broker, topic: NewTopic) -> int:
     return max(topic.num_partitions, 0)
 
 
-async def _create(broker: Broker, wanted: NewTopic, *, validate_only: bool) -> TopicResult:
+async def _create(broker: Broker, wanted: NewTopic, request: CreateTopicsRequest) -> TopicResult:
     try:
-        topic = await broker.topics.create(
-            wanted.name,
-            wanted.num_partitions,
-            _overrides(wanted.configs),
-            replication_factor=wanted.replication_factor,
-            assignments=_assignments(wanted),
-            validate_only=validate_only,
+        topic = await broker.topics.within(
+            request.timeout_ms / 1000,
+            f"topic '{wanted.name}' was not ready",
+            broker.topics.create(
+                wanted.name,
+                wanted.num_partitions,
+                _overrides(wanted.configs),
+                replication_factor=wanted.replication_factor,
+                assignments=_assignments(wanted),
+                validate_only=request.validate_only,
+            ),
         )
     except ApiError as error:
         return TopicResult(name=wanted.name, error_code=error.code, error_message=error.message)
     return TopicResult(
         name=wanted.name,
-        topic_id=None if validate_only else topic.id,
+        topic_id=None if request.validate_only else topic.id,
         num_partitions=topic.record.partition_count,
         replication_factor=topic.record.replication_factor,
         configs=_configs(broker, topic),

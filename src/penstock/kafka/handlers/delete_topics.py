@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ class TopicNamed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicsRequest:
     topics: tuple[TopicNamed, ...]
+    timeout_ms: int = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,10 @@ def upgrade(entity: Any, version: int) -> DeleteTopicsRequest:
     """Versions below 6 have a plain list of names."""
     if version >= FIRST_VERSION_WITH_IDS:
         return read_request(DeleteTopicsRequest, entity)
-    return DeleteTopicsRequest(topics=tuple(TopicNamed(name=name) for name in entity.topic_names))
+    return DeleteTopicsRequest(
+        topics=tuple(TopicNamed(name=name) for name in entity.topic_names),
+        timeout_ms=entity.timeout // datetime.timedelta(milliseconds=1),
+    )
 
 
 async def handle(
@@ -66,7 +71,9 @@ async def handle(
             found[topic] = named
         except ApiError as error:
             answers.append(_failed(named, error))
-    deleted = await asyncio.gather(*(_delete(broker, topic) for topic in found))
+    deleted = await asyncio.gather(
+        *(_delete(broker, topic, request.timeout_ms / 1000) for topic in found)
+    )
     return DeleteTopicsResponse(responses=[*deleted, *answers])
 
 
@@ -96,9 +103,11 @@ def _find(broker: Broker, named: TopicNamed) -> Topic:
     return topic
 
 
-async def _delete(broker: Broker, topic: Topic) -> TopicResult:
+async def _delete(broker: Broker, topic: Topic, timeout_s: float) -> TopicResult:
     try:
-        await broker.topics.delete(topic)
+        await broker.topics.within(
+            timeout_s, f"topic '{topic.name}' was not deleted", broker.topics.delete(topic)
+        )
     except ApiError as error:
         return _failed(TopicNamed(name=topic.name, topic_id=topic.id), error)
     return TopicResult(name=topic.name, topic_id=topic.id)
