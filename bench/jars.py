@@ -3,12 +3,14 @@
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from bench import BenchError
 
 BENCH = Path(__file__).parent
 POM = BENCH / "pom.xml"
+_MAVEN_TIMEOUT_S = 600
 
 
 class JarsUnavailableError(BenchError):
@@ -31,27 +33,45 @@ def java_version() -> str:
 
 
 def classpath() -> str:
-    """A class path with the pinned Kafka, fetched first when it is not in the cache.
+    """A class path with the pinned Kafka, fetched first when it is not in the cache."""
+    if shutil.which("java") is None:
+        raise JarsUnavailableError("the benchmark needs `java` on the PATH")
+    return f"{fetch(POM, f'kafka-{kafka_version()}')}/*"
+
+
+def fetch(pom: Path, name: str, **properties: str) -> Path:
+    """A directory of the cache with the jars that a pom names, with these properties of it.
 
     A directory only gets its final name when Maven has finished, so that an interrupted
-    fetch is never mistaken for a complete one.
+    fetch is never mistaken for a complete one. Several processes may fetch the same.
     """
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise JarsUnavailableError(f"the benchmark needs `{program}` on the PATH")
-    complete = BENCH / ".cache" / f"kafka-{kafka_version()}"
-    if not complete.is_dir():
-        partial = complete.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        done = subprocess.run(
-            [
-                *("mvn", "--batch-mode", "--quiet", "--file", str(POM)),
-                *("dependency:copy-dependencies", f"-DoutputDirectory={partial}"),
-            ],
-            capture_output=True,
-            text=True,
-        )
+    complete = BENCH / ".cache" / name
+    if complete.is_dir():
+        return complete
+    if shutil.which("mvn") is None:
+        raise JarsUnavailableError("there is no `mvn` on the PATH")
+    complete.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=complete.parent) as scratch:
+        jars = Path(scratch) / "jars"
+        try:
+            done = subprocess.run(
+                [
+                    *("mvn", "--batch-mode", "--quiet", "--file", str(pom)),
+                    *("dependency:copy-dependencies", "-DincludeScope=runtime"),
+                    f"-DoutputDirectory={jars}",
+                    *(f"-D{key}={value}" for key, value in properties.items()),
+                ],
+                capture_output=True,
+                text=True,
+                timeout=_MAVEN_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise JarsUnavailableError(f"Maven took more than {_MAVEN_TIMEOUT_S} s") from error
         if done.returncode != 0:
             raise JarsUnavailableError(f"Maven failed:\n{done.stdout}{done.stderr}")
-        partial.rename(complete)
-    return f"{complete}/*"
+        try:
+            jars.rename(complete)
+        except OSError:
+            if not complete.is_dir():  # else another process was faster
+                raise
+    return complete

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.jars import JarsUnavailableError
+from bench.spark import jars
 from penstock.spark import register
 from penstock.spark.java import JavaNotFoundError, ensure_java
 from penstock.testing import ThreadBroker
-from tests.spark import connector
 from tests.spark.harness import Topic, session_builder
 
 
 @pytest.fixture(scope="session")
-def connector_jars() -> list[Path]:
-    """Spark's own Kafka connector; empty if it is not to be had."""
+def connector_jars() -> list[str]:
+    """Spark's own Kafka connector, as the benchmark has it; empty if it is not to be had."""
     try:
-        return connector.jars()
-    except connector.ConnectorMissing:
+        return jars.connector()
+    except JarsUnavailableError:
         return []
 
 
 @pytest.fixture(scope="session")
-def spark(connector_jars: list[Path]) -> Iterator[SparkSession]:
+def spark(connector_jars: list[str]) -> Iterator[SparkSession]:
     """A session on two cores. A JVM is heavy: there is one; who needs it is marked `spark`."""
     try:
         ensure_java()
@@ -34,7 +34,7 @@ def spark(connector_jars: list[Path]) -> Iterator[SparkSession]:
         pytest.skip(str(reason))
     builder = session_builder("penstock-tests")
     if connector_jars:
-        builder = builder.config("spark.jars", ",".join(map(str, connector_jars)))
+        builder = builder.config("spark.jars", ",".join(connector_jars))
     session = builder.getOrCreate()
     register(session)
     yield session

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.java]
 
 
 @pytest.fixture(scope="module")
-def kafka(spark: SparkSession, connector_jars: list[Path]) -> SparkSession:
+def kafka(spark: SparkSession, connector_jars: list[str]) -> SparkSession:
     """The session, if it has the connector."""
     if not connector_jars:
         pytest.skip("Spark's Kafka connector of this version is not to be had by Maven")
