@@ -494,8 +494,11 @@ class Fetchers:
         )
         self._throttle = Throttle(config.catch_up_bytes_per_s_max, 0.0)  # one for all leaders
         self._leaders: dict[int, LeaderFetcher] = {}
+        self._is_closed = False
 
     def follow(self, leader: int, replica: Replica, topic_id: uuid.UUID) -> None:
+        if self._is_closed:
+            return
         fetcher = self._leaders.get(leader)
         if fetcher is None:
             fetcher = self._leaders[leader] = LeaderFetcher(
@@ -509,5 +512,7 @@ class Fetchers:
             fetcher.unfollow(partition)
 
     async def close(self) -> None:
+        """Ask nobody any more, whatever is followed from here on."""
+        self._is_closed = True
         for fetcher in self._leaders.values():
             await fetcher.close()
