@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.errors import PenstockError
@@ -20,15 +20,22 @@ START_TIMEOUT_S: Final = 20.0
 class BrokerProcess:
     """`penstock serve` as a child process, listening on one port for all of its lives.
 
-    It dies with this process, however this process ends. Its log goes to `log_path`. Not
-    thread-safe.
+    It dies with this process, however this process ends. Its log goes to `log_path`. `program` is
+    what runs, where that is not this Python's `penstock`. Not thread-safe.
     """
 
-    def __init__(self, data_dir: str, log_path: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        data_dir: str,
+        log_path: str,
+        settings: Mapping[str, Any],
+        program: Sequence[str] = (sys.executable, "-m", "penstock"),
+    ) -> None:
         self.data_dir = data_dir
         self.log_path = log_path
         self.bootstrap = ""  # where it listens; known after the first start, the same ever after
         self._settings = dict(settings)
+        self._program = tuple(program)
         self._process: GuardedProcess | None = None
         self._log_start = 0  # where this life's part of the log begins
         self._is_ready = False
@@ -132,7 +139,7 @@ class BrokerProcess:
         self._is_ready = False
         with contextlib.suppress(FileNotFoundError):
             self._log_start = os.path.getsize(self.log_path)
-        command = [sys.executable, "-m", "penstock", "serve"]
+        command = [*self._program, "serve"]
         command += _flags({**self._settings, "data_dir": self.data_dir, "addr": address})
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
         self._process = GuardedProcess(command, log_path=self.log_path, environment=environment)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 import tempfile
 import time
 import uuid
@@ -327,12 +328,13 @@ def cluster(
     etcd_members: int = 1,
     partitionable: bool = False,
     racks: Sequence[str] = (),
+    program: Sequence[str] = (sys.executable, "-m", "penstock"),
     **settings: Any,
 ) -> Iterator[TestCluster]:
     """A cluster whose brokers have all registered, with `BrokerConfig` fields as `settings` of each.
 
     They listen on free ports of 127.0.0.1 and keep their data in a temporary directory that is removed
-    afterwards. `racks` are given to the brokers in turn.
+    afterwards. `racks` are given to the brokers in turn. `program` is what runs as `penstock`.
 
     With `partitionable`, broker i listens on 127.0.0.(10+i) and tells everybody to come to a proxy on
     127.0.0.1, which knows by the address that a connection comes from who it is: brokers connect from
@@ -359,7 +361,7 @@ def cluster(
                 mine["etcd"] = ",".join(
                     running_etcd.endpoints if network is None else network.etcd_endpoints(number)
                 )
-                started.append(_launched(number, scratch, mine, network))
+                started.append(_launched(number, scratch, mine, network, program))
             running.brokers = tuple(started)
             for broker in started:
                 _settle(broker, network)
@@ -374,7 +376,11 @@ def cluster(
 
 
 def _launched(
-    number: int, scratch: str, settings: dict[str, Any], network: PartitionableNetwork | None
+    number: int,
+    scratch: str,
+    settings: dict[str, Any],
+    network: PartitionableNetwork | None,
+    program: Sequence[str],
 ) -> ClusterBroker:
     from penstock.processes.broker import BrokerProcess
     from penstock.processes.ports import free_port
@@ -389,6 +395,7 @@ def _launched(
         f"{scratch}/broker-{number}",
         f"{scratch}/broker-{number}.log",
         {**settings, "broker_id": number, "addr": listens_at},
+        program,
     )
     process.launch()
     return ClusterBroker(number, address, process)
