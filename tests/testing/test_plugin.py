@@ -44,6 +44,12 @@ def test_five_chooses_settings(penstock_broker):
     produce(one.bootstrap, "orders")
     found = AdminClient({"bootstrap.servers": one.bootstrap}).list_topics(timeout=10)
     assert len(found.topics["orders"].partitions) == 4
+
+def test_six_starts_a_cluster(penstock_cluster):
+    c = penstock_cluster(brokers=2)
+    topic = c.create_topic(replicas=2)
+    c.leader_of(topic).kill()
+    produce(c.bootstrap, topic)
 """
 
 HEAVY = {"confluent_kafka", "uvloop", "kio", "rich", "typer", "penstock.settings"}
@@ -68,7 +74,7 @@ def test_the_fixtures(tmp_path: Path) -> None:
     installed = any(item.name == "penstock" for item in entry_points(group="pytest11"))
     plugin = [] if installed else ["-p", "penstock.testing.plugin"]
     ran = python("-m", "pytest", "-q", *plugin, cwd=tmp_path)
-    assert "5 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "6 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
 def test_the_plugin_costs_a_run_that_does_not_use_it_nothing(tmp_path: Path) -> None:

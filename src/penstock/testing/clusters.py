@@ -231,7 +231,8 @@ class TestCluster:
         for broker in self.brokers:
             while broker.responsive:
                 try:
-                    trouble = broker.known().trouble(everybody)
+                    known = broker.known()
+                    trouble = known.trouble(everybody) or self._silent_replica(known)
                 except ClientError as error:
                     trouble = str(error)
                 if not trouble:
@@ -239,6 +240,14 @@ class TestCluster:
                 if time.monotonic() > deadline_s:
                     raise TimeoutError(f"after {timeout_s:g} s, broker {broker.id}: {trouble}")
                 time.sleep(_POLL_S)
+
+    def _silent_replica(self, known: ClusterKnown) -> str:
+        """A replica on a broker that is dead or paused, whether the others have noticed or not."""
+        silent = {broker.id for broker in self.brokers if not broker.responsive}
+        for item in known.partitions:
+            for broker in silent.intersection(item.replicas):
+                return f"{item.topic}-{item.partition} has a replica on broker {broker}, which is silent"
+        return ""
 
     # Doing
 
