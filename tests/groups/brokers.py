@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -16,9 +17,9 @@ from penstock.groups import (
     SpreadCoordinator,
     SyncRequest,
 )
-from penstock.groups.slots import SLOTS, owner_of, slot_of
+from penstock.groups.slots import COORDINATORS, SLOTS, owner_of, slot_of
 from penstock.metadata.base import BaseStore
-from penstock.metadata.errors import StoreUnavailable
+from penstock.metadata.errors import LeaseLost, StoreUnavailable
 from penstock.metadata.store import (
     CommitResult,
     Entry,
@@ -43,7 +44,7 @@ class Link(BaseStore):
         self._store = store
         self.hears = open_gate()  # else events of watches are held back
         self.reads = open_gate()  # else reads of many keys wait
-        self.sends = open_gate()  # else commits wait before they are sent
+        self.sends = open_gate()  # else writes of groups and offsets wait before they are sent
         self.loses_answers = False  # commits are applied, yet nobody knows
         self.delays = False  # commits are given up, and applied by `arrive`
         self.delayed: list[Transaction] = []
@@ -60,7 +61,8 @@ class Link(BaseStore):
 
     async def commit(self, transaction: Transaction) -> CommitResult:
         self.commits += 1
-        await self.sends.wait()
+        if any(not put.key.startswith(COORDINATORS) for put in transaction.puts):
+            await self.sends.wait()
         if self.delays:
             self.delayed.append(transaction)
             raise StoreUnavailable("no answer yet")
@@ -72,7 +74,12 @@ class Link(BaseStore):
     async def arrive(self) -> list[CommitResult]:
         """What was given up reaches the store after all."""
         self.delays = False
-        return [await self._store.commit(transaction) for transaction in self.delayed]
+        results = []
+        for transaction in self.delayed:
+            with contextlib.suppress(LeaseLost):
+                results.append(await self._store.commit(transaction))
+        self.delayed = []
+        return results
 
     def watch(self, prefix: str, from_revision: int) -> Watch:
         return LinkedWatch(self._store.watch(prefix, from_revision), self.hears)

@@ -1,10 +1,11 @@
-"""A group driven by hand, a coordinator on each store, and a whole broker."""
+"""A group driven by hand, a coordinator on each store, a whole broker, and several that share groups."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,14 @@ from penstock.groups.messages import (
 )
 from penstock.groups.timers import Deadlines
 from penstock.metadata.errors import StoreUnavailable
+from penstock.metadata.etcd import EtcdConfig, EtcdMetadataStore
 from penstock.metadata.memory import MemoryStore
 from penstock.metadata.sqlite import SqliteStore
 from penstock.metadata.store import CommitResult, MetadataStore, Transaction
 from penstock.model import BrokerInfo, TopicPartition
 from penstock.settings import BrokerConfig
+from penstock.testing.etcd import EtcdCluster, etcd
+from tests.groups.brokers import Brokers
 
 
 def subscription(*topics: str) -> bytes:
@@ -408,3 +412,30 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     await broker.topics.create("u", 1)
     yield broker
     await broker.stop()
+
+
+@pytest.fixture(scope="session")
+def one_etcd() -> Iterator[EtcdCluster]:
+    with etcd() as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["memory", "etcd"])
+async def brokers(request: pytest.FixtureRequest) -> AsyncIterator[Brokers]:
+    """Brokers on an empty store. None is started."""
+
+    async def connect() -> MetadataStore:
+        if request.param == "memory":
+            return MemoryStore()
+        cluster: EtcdCluster = request.getfixturevalue("one_etcd")
+        prefix = f"{uuid.uuid4().hex}/"
+        return await EtcdMetadataStore.open(
+            EtcdConfig(endpoints=cluster.endpoints, key_prefix=prefix)
+        )
+
+    running = Brokers(connect)
+    await running.open()
+    await running.store.put("topics/t", b"")
+    await running.store.put("topics/u", b"")
+    yield running
+    await running.close()

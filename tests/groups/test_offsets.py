@@ -105,6 +105,22 @@ class TestACommit:
         await committing
         assert faulty.offsets() == {"t_0": 2}
 
+    async def test_waits_for_those_before_it_of_the_same_partition(
+        self, faulty: Coordination, faulty_store: FaultyStore
+    ) -> None:
+        """A store need not keep the order of writes that are under way together."""
+        faulty_store.gate.clear()
+        first = asyncio.create_task(faulty.commit(t_0=1, t_1=1))
+        await turns()
+        second = asyncio.create_task(faulty.commit(t_1=2))
+        other = asyncio.create_task(faulty.commit(t_2=3))
+        await turns()
+        assert faulty_store.commits == 2, "the first, and the one of another partition"
+        faulty_store.gate.set()
+        assert {await first, await second, await other} == {ErrorCode.none}
+        assert faulty_store.commits == 3
+        assert faulty.offsets() == {"t_0": 1, "t_1": 2, "t_2": 3}
+
     async def test_that_cannot_be_stored_changes_nothing(
         self, faulty: Coordination, faulty_store: FaultyStore
     ) -> None:

@@ -7,46 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups import Leaving
 from penstock.groups.slots import SLOTS, owner_of, slot_key, slot_of
-from penstock.metadata.etcd import EtcdConfig, EtcdMetadataStore
 from penstock.metadata.memory import MemoryStore
 from penstock.metadata.store import MetadataStore, Rejected
-from penstock.testing.etcd import EtcdCluster, etcd
 from tests.groups.brokers import Brokers, Node, commit, error_of, join, name_in, sync, until
-
-
-@pytest.fixture(scope="module")
-def one_etcd() -> Iterator[EtcdCluster]:
-    with etcd() as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=["memory", "etcd"])
-async def brokers(request: pytest.FixtureRequest) -> AsyncIterator[Brokers]:
-    """Brokers on an empty store. None is started."""
-
-    async def connect() -> MetadataStore:
-        if request.param == "memory":
-            return MemoryStore()
-        cluster: EtcdCluster = request.getfixturevalue("one_etcd")
-        prefix = f"{uuid.uuid4().hex}/"
-        return await EtcdMetadataStore.open(
-            EtcdConfig(endpoints=cluster.endpoints, key_prefix=prefix)
-        )
-
-    running = Brokers(connect)
-    await running.open()
-    await running.store.put("topics/t", b"")
-    await running.store.put("topics/u", b"")
-    yield running
-    await running.close()
 
 
 async def stored(brokers: Brokers, group_id: str = "g", topic: str = "t") -> bytes | None:
