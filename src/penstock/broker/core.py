@@ -85,7 +85,7 @@ class Broker:
         store = await SqliteStore.open(os.path.join(logs.own_directory, METADATA_FILE))
         try:
             topics = TopicCatalog(store, logs, config, info.id)
-            groups = GroupCoordinator(store, config, clock)
+            groups = GroupCoordinator(store, config, clock, info.id)
             cluster_id = await agreed_cluster_id(store)
             broker = cls(config, info, cluster_id, store, logs, clock, topics, groups)
             topics.on_delete(groups.forget_topic)
