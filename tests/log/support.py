@@ -10,7 +10,7 @@ from typing import Any
 from penstock.clock import ManualClock
 from penstock.log import Appended, ColdRead, PartitionLog
 from penstock.log.checkpoint import FILE_NAME, Checkpoint
-from penstock.records.batch import read_header
+from penstock.records.batch import assign, read_header
 from penstock.records.decode import Record, encode_batch, records_of
 from penstock.settings import TopicConfig
 
@@ -195,3 +195,33 @@ def zero(path: Path, position: int = 0, size: int | None = None) -> None:
 
 def cut(path: Path, size: int) -> None:
     os.truncate(path, size)
+
+
+def fetched(log: PartitionLog, offset: int, bytes_max: int = 1 << 20) -> memoryview:
+    """What a follower gets: whole batches, those above the high watermark, too."""
+    found = log.read(offset, bytes_max, uncommitted=True)
+    if isinstance(found, ColdRead):
+        found = found.run()
+    return memoryview(b"" if found is None else found.read())
+
+
+def follow(follower: PartitionLog, leader: PartitionLog, bytes_max: int = 1 << 20) -> None:
+    """Fetch until there is no more."""
+    while records := fetched(leader, follower.log_end_offset, bytes_max):
+        follower.append_fetched(records)
+
+
+def placed(produced: memoryview, base_offset: int, leader_epoch: int = 0) -> memoryview:
+    """A batch as a leader's log has it."""
+    assign(produced, base_offset, leader_epoch)
+    return produced
+
+
+def all_bytes(log: PartitionLog) -> list[bytes]:
+    """Every batch, committed or not."""
+    batches: list[bytes] = []
+    offset = log.log_start_offset
+    while found := split(bytes(fetched(log, offset))):
+        batches += found
+        offset = read_header(found[-1]).last_offset + 1
+    return batches

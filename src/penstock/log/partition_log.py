@@ -251,11 +251,11 @@ class PartitionLog(CuttableLog):
         for header in headers:
             if header.producer_id > NO_PRODUCER:
                 self._producers.record(header, header.base_offset, now_ms)
-            if header.leader_epoch != self._last_epoch:
+            if header.leader_epoch != self._epochs.latest:
                 self._epochs.assign(header.leader_epoch, header.base_offset)
-                self._last_epoch = header.leader_epoch
             position += header.size_bytes
             places.append(Place(header.last_offset + 1, segment, position))
+        self._last_epoch = headers[-1].leader_epoch
         end_offset = headers[-1].last_offset + 1
         self._records_unsynced += end_offset - headers[0].base_offset
         self.log_end_offset = end_offset
@@ -347,7 +347,7 @@ class PartitionLog(CuttableLog):
     # Reading
 
     def read(
-        self, offset: int, bytes_max: int, *, uncommitted: bool = False
+        self, offset: int, bytes_max: int, uncommitted: bool = False
     ) -> FileSlice | ColdRead | None:
         """Whole batches from the one that holds `offset` on; None at the end of the log.
 

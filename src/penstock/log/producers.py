@@ -144,15 +144,15 @@ class ProducerStates:
     def _forget_from(self, end_offset: int, *, knows_next: bool) -> None:
         for key, state in list(self._producers.items()):
             kept = [batch for batch in state.batches if batch.base_offset < end_offset]
-            if len(kept) == len(state.batches):
+            if len(kept) == len(state.batches) and (kept or knows_next):
                 continue
             if kept:
                 state.next_sequence = (kept[-1].last_sequence + 1) % _SEQUENCE_MODULUS
             else:
-                state.next_sequence = state.batches[0].first_sequence
-                if not knows_next or state.next_sequence == 0:
+                if not knows_next or state.batches[0].first_sequence == 0:
                     del self._producers[key]
                     continue
+                state.next_sequence = state.batches[0].first_sequence
             state.batches.clear()
             state.batches.extend(kept)
 

@@ -94,10 +94,13 @@ class ColdRead:
         return found
 
     def _check_not_cut(self, error: Exception) -> None:
-        """If the log was cut meanwhile, that its files are not what they were is no damage."""
+        """If the log was cut meanwhile, that its files are not what they were is no damage.
+
+        The reader is to ask again: what it wants may be there still.
+        """
         if len(self._log.cut_offsets) > self._cuts:
             raise ApiError(
-                ErrorCode.offset_out_of_range, f"offset {self._offset} was cut off meanwhile"
+                ErrorCode.not_leader_or_follower, "the log was cut while it was read"
             ) from error
 
 

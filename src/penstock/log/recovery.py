@@ -77,7 +77,8 @@ def recover(directory: str, clock: Clock, open_files: OpenFiles, index_interval:
         last_epoch=-1,
         high_watermark=0,
     )
-    state.producers.truncate(start.offset)
+    if saved is not None and start.offset < saved.written.offset:
+        state.producers.truncate(start.offset)
     _restore_epochs(state, start, saved)
     to_scan = [segment for segment in segments if segment.base_offset >= start.segment]
     if saved is not None and saved.boot == SYNC_FAILED:

@@ -152,36 +152,33 @@ class Segment:
     ) -> None:
         """Write one batch at the end. On `OSError` the segment is as it was before."""
         position = self.size
-        self._write(batch)
-        self.indexes.note(header, base_offset, position, index_interval)
-
-    def append_run(
-        self, batches: memoryview, headers: Sequence[BatchHeader], index_interval: int
-    ) -> None:
-        """Write whole batches, which have these headers, at the end, all at once. As `append`."""
-        position = self.size
-        self._write(batches)
-        note = self.indexes.note
-        for header in headers:
-            note(header, header.base_offset, position, index_interval)
-            position += header.size_bytes
-
-    def _write(self, batches: memoryview) -> None:
-        position = self.size
-        size = len(batches)
+        size = len(batch)
         assert self._file is not None
         if self._is_torn:
             self.cut_torn()
         try:
-            written = os.pwrite(self._file.fd, batches, position)
+            written = os.pwrite(self._file.fd, batch, position)
             if written != size:
-                self._write_rest(batches, position, written)
+                self._write_rest(batch, position, written)
         except OSError:
             self._is_torn = True
             with contextlib.suppress(OSError):  # tried again before anything else is written
                 self.cut_torn()
             raise
         self.size = position + size
+        self.indexes.note(header, base_offset, position, index_interval)
+
+    def append_run(
+        self, batches: memoryview, headers: Sequence[BatchHeader], index_interval: int
+    ) -> None:
+        """Write whole batches, which have these headers, at the end, all at once. As `append`."""
+        first = headers[0]
+        position = self.size + first.size_bytes
+        self.append(batches, first, first.base_offset, index_interval)
+        note = self.indexes.note
+        for header in headers[1:]:
+            note(header, header.base_offset, position, index_interval)
+            position += header.size_bytes
 
     def _write_rest(self, batch: memoryview, position: int, written: int) -> None:
         assert self._file is not None
