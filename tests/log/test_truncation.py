@@ -264,12 +264,12 @@ class TestDying:
             die_at(step)
             try:
                 few.log.truncate(end)
-                self._write_others(cut)
+                self._write_others(few)
                 has_died = False
             except Died:
                 pass
             die_at(0)
-            self._check(cut, before, end, step)
+            self._check(few, before, end, step)
         assert step > 5, "it did not die often enough to prove anything"
 
     @pytest.mark.parametrize("at", [0, 7, 100])
