@@ -10,16 +10,21 @@ in one changing line on a terminal; pip's own words are shown only when it fails
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
 import subprocess
 import sys
 import time
 import venv
 
 OLDEST = (3, 11)
-OLDEST_JAVA = 17  # what Spark 4 runs on
+# Ends with 1 where there is no Java that Spark can run on.
+ASK_FOR_JAVA = """
+import sys
+from penstock.spark.java import JavaNotFoundError, ensure_java
+try:
+    ensure_java()
+except JavaNotFoundError:
+    sys.exit(1)
+"""
 
 
 def main() -> int:
@@ -35,9 +40,7 @@ def main() -> int:
     began = time.monotonic()
     print(f"Setting up {directory} (once; about a minute) …", flush=True)
     venv.create(directory, with_pip=True, clear=False, symlinks=True)
-    pip = [f"{directory}/bin/python", "-m", "pip", "install", "--disable-pip-version-check"]
-    extras = "spark,dev" if has_java() else "spark,java,dev"
-    failure = run([*pip, "-e", f".[{extras}]"])
+    failure = install(directory)
     if failure:
         print(f"{failure}\nThe setup failed; pip's words are above.", file=sys.stderr)
         return 1
@@ -45,24 +48,14 @@ def main() -> int:
     return 0
 
 
-def has_java() -> bool:
-    """Whether Spark would find a Java here that is new enough: that of JAVA_HOME, or of the PATH."""
-    home = os.environ.get("JAVA_HOME")
-    candidates = [os.path.join(home, "bin", "java")] if home else []
-    candidates.append(shutil.which("java") or "")
-    return any(java and java_version(java) >= OLDEST_JAVA for java in candidates)
-
-
-def java_version(java: str) -> int:
-    """The major version: 17 for 17.0.15, 8 for 1.8.0; 0 if this is no Java that runs."""
-    try:
-        done = subprocess.run(
-            [java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20
-        )
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    found = re.search(rb'version "(?:1\.)?(\d+)', done.stdout)
-    return int(found.group(1)) if found and done.returncode == 0 else 0
+def install(directory: str) -> str:
+    """Install everything; pip's words if it failed, else nothing."""
+    python = f"{directory}/bin/python"
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+    failure = run([*pip, "-e", ".[spark,dev]"])
+    if failure or subprocess.run([python, "-c", ASK_FOR_JAVA]).returncode == 0:
+        return failure
+    return run([*pip, "-e", ".[java]"])
 
 
 def run(command: list[str]) -> str:
