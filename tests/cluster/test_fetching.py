@@ -109,6 +109,20 @@ async def test_who_is_added_does_not_wait_for_the_poll_under_way(patient: Stage)
     assert follower.contents(1) == leader.contents(1) == other.contents(1)
 
 
+async def test_an_answer_to_an_earlier_question_is_not_taken_for_the_next(patient: Stage) -> None:
+    """The poll under way is answered with an error, for its epoch is over; the new fetch is sound."""
+    leader, follower = await patient.add(1), await patient.add(2)
+    await patient.create(leader, follower)
+    await patient.until_in_sync(leader, follower)
+    await until(lambda: leader.server._door.waiting_fetches, "a poll is under way")
+    patient.elect(leader)
+    leader.append(b"x")
+    await until(lambda: leader.log().high_watermark == 1, "committed")
+    assert not follower.host.errors()
+    assert len(follower.host.lost) == 1  # what was asked in the old epoch
+    assert follower.contents() == leader.contents()
+
+
 async def test_a_new_leader_is_fetched_from_within_a_moment(patient: Stage) -> None:
     leader, follower, third = [await patient.add(number) for number in (1, 2, 3)]
     await patient.create(leader, follower, third, partitions=20)
@@ -227,6 +241,7 @@ async def test_one_in_error_backs_off_and_the_others_go_on(patient: Stage) -> No
     assert waited_s > 0.25  # 100 ms, then 200 ms
     assert set(follower.host.errors()) == {ErrorCode.not_leader_or_follower}
     assert sum(0 in names for names in named(leader)[count:]) <= 1 + waited_s / 0.1
+    assert len(leader.requests) - count <= 2 * 20 + 10  # the error is not repeated until then
 
 
 async def test_a_fetch_of_a_newer_epoch_is_tried_again_soon(patient: Stage) -> None:
@@ -344,6 +359,19 @@ async def test_a_leader_that_restarts_elsewhere_is_found(patient: Stage, tmp_pat
     leader.append(b"x")
     await until(lambda: leader.log().high_watermark == 1, "committed")
     proxy.close()
+
+
+async def test_who_stops_following_an_unreachable_leader_leaves_it_alone(patient: Stage) -> None:
+    leader, follower = await patient.add(1), await patient.add(2)
+    await patient.create(leader, follower)
+    await patient.until_in_sync(leader, follower)
+    follower.peers.update(1, None)
+    await until(lambda: follower.host.lost, "lost")
+    patient.elect(follower)
+    follower.append(b"x")
+    await asyncio.sleep(0.2)  # for tries that must not come
+    assert follower.log().log_end_offset == 1
+    assert not follower.peers.get(1).is_connected
 
 
 async def test_followers_connect_from_the_address_they_listen_on(patient: Stage) -> None:
