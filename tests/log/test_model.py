@@ -1,13 +1,15 @@
 """A log under random use, crashes and restarts is at all times the same as a plain list.
 
-The model knows what was written, and what has to survive: all of it when the process dies, all that was
-synced when the machine does.
+The model knows what was written, what was cut off again, and what has to survive: all of it when the
+process dies, all that was synced when the machine does. Some of the time the log is a replica's, and
+what is above its high watermark is not shown.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +19,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.log import TimestampOffset
+from penstock.log import PartitionLog, TimestampOffset
 from penstock.log.checkpoint import FILE_NAME
 from penstock.records.batch import read_header
 from penstock.records.decode import Record, records_of
 from tests.log.support import (
     NOW_MS,
     Disk,
+    all_bytes,
     append_bytes,
     batch,
     cut,
     from_producer,
+    placed,
     read_bytes,
     split,
     zero,
@@ -48,7 +52,10 @@ class LogMachine(RuleBasedStateMachine):
         self.start = 0
         self.end = 0
         self.sequence = 0
-        self.knows_producer = False
+        self.remembered: deque[int] = deque(maxlen=5)  # offsets of the producer's last batches
+        self.epoch = 0
+        self.high_watermark: int | None = None  # None: not tracked
+        self.high_watermark_max = 0  # no recovery may come back with more
 
     def teardown(self) -> None:
         self.disk.kill()
@@ -71,14 +78,119 @@ class LogMachine(RuleBasedStateMachine):
     def append_idempotent(self, count: int) -> None:
         self._appended(from_producer(self.sequence, count))
         self.sequence += count
-        self.knows_producer = True
+        self.remembered.append(self.end - count)
 
     @rule(count=st.integers(5, 40), timestamp=TIMES)
     def append_many(self, count: int, timestamp: int) -> None:
         for i in range(count):
             self._appended(batch(timestamp=timestamp + i % 7, value_bytes=60))
 
-    @precondition(lambda self: self.knows_producer)
+    @rule(
+        counts=st.lists(COUNTS, min_size=1, max_size=6),
+        gap=st.sampled_from([0, 0, 0, 7]),
+        value_bytes=SIZES,
+        timestamp=TIMES,
+    )
+    def append_fetched(self, counts: list[int], gap: int, value_bytes: int, timestamp: int) -> None:
+        """Batches of the leader's, the first of them perhaps behind offsets that it lost."""
+        base = self.end + gap
+        fetched: list[bytes] = []
+        for count in counts:
+            produced = batch(count, value_bytes=value_bytes, timestamp=timestamp)
+            fetched.append(bytes(placed(produced, base, self.epoch)))
+            base += count
+        assert self.disk.log.append_fetched(memoryview(b"".join(fetched))) == base
+        self.batches += fetched
+        self.end = base
+
+    @rule()
+    def append_damaged(self) -> None:
+        damaged = placed(batch(2, value_bytes=50), self.end, self.epoch)
+        damaged[-1] ^= 1
+        with pytest.raises(ApiError):
+            self.disk.log.append_fetched(damaged)
+
+    @rule(by=st.integers(1, 3))
+    def begin_epoch(self, by: int) -> None:
+        self.epoch += by
+        self.disk.log.begin_epoch(self.epoch)
+
+    # Being a replica
+
+    @rule(data=st.data())
+    def track(self, data: st.DataObject) -> None:
+        self._set_high_watermark(data)
+        assert self.high_watermark is not None
+        self.disk.log.track_high_watermark(self.high_watermark)
+
+    @precondition(lambda self: self.high_watermark is not None)
+    @rule(data=st.data())
+    def move_high_watermark(self, data: st.DataObject) -> None:
+        self._set_high_watermark(data)
+        assert self.high_watermark is not None
+        self.disk.log.set_high_watermark(self.high_watermark)
+
+    def _set_high_watermark(self, data: st.DataObject) -> None:
+        low = max(self.start, self.high_watermark or 0)
+        ends = {read_header(item).last_offset + 1 for item in self.batches} | {self.end}
+        self.high_watermark = data.draw(st.sampled_from(sorted(e for e in ends if e >= low)))
+        self.high_watermark_max = max(self.high_watermark_max, self.high_watermark)
+
+    @rule(data=st.data(), in_thread=st.booleans())
+    def truncate(self, data: st.DataObject, in_thread: bool) -> None:
+        bases = {read_header(item).base_offset for item in self.batches}
+        ends = sorted(base for base in bases if base >= self.start)
+        end = data.draw(st.sampled_from([*ends, self.end]))
+        lost = sum(base >= end for base in self.remembered)
+        plan = self.disk.log.truncate(end)
+        if plan is not None and in_thread:
+            plan.run()
+        self.batches = [item for item in self.batches if read_header(item).base_offset < end]
+        self.end = end
+        self._lower_high_watermark(end)
+        self._check_producer_after_cut(end, lost)
+
+    def _check_producer_after_cut(self, end: int, lost: int) -> None:
+        kept = [base for base in self.remembered if base < end]
+        producers = self.disk.log.active_producers()
+        if kept or (lost and producers):
+            self.sequence = producers[0].last_sequence + 1
+        if kept:
+            sent = [read_header(x) for x in self.batches if read_header(x).producer_id >= 0]
+            assert self.sequence == sent[-1].base_sequence + sent[-1].record_count
+        elif lost and not producers:
+            self.sequence = 0
+        self.remembered = deque(kept, maxlen=5)
+
+    @rule(data=st.data())
+    def restart_at(self, data: st.DataObject) -> None:
+        at = data.draw(st.integers(max(0, self.start - 3), self.end + 20))
+        self.disk.log.restart_at(at)
+        self.batches = []
+        self.start = self.end = at
+        self.sequence = 0
+        self.remembered.clear()
+        self.high_watermark = None if self.high_watermark is None else at
+        self.high_watermark_max = at
+
+    def _lower_high_watermark(self, end: int) -> None:
+        self.high_watermark_max = min(self.high_watermark_max, end)
+        if self.high_watermark is not None:
+            self.high_watermark = min(self.high_watermark, end)
+
+    @property
+    def readable_end(self) -> int:
+        return self.end if self.high_watermark is None else self.high_watermark
+
+    def _started(self) -> PartitionLog:
+        """What a restart of the process leaves."""
+        log = self.disk.log
+        self.high_watermark = None
+        assert log.recovered_high_watermark <= max(self.high_watermark_max, self.start)
+        log.leader_epoch = self.epoch
+        return log
+
+    @precondition(lambda self: self.remembered)
     @rule()
     def repeat(self) -> None:
         last = next(data for data in reversed(self.batches) if read_header(data).producer_id >= 0)
@@ -97,19 +209,25 @@ class LogMachine(RuleBasedStateMachine):
 
     # Reading
 
-    @precondition(lambda self: self.end > self.start)
+    @precondition(lambda self: self.readable_end > self.start)
     @rule(data=st.data(), bytes_max=st.sampled_from([0, 1, 100, 1000, 5000, 1 << 20]))
     def read(self, data: st.DataObject, bytes_max: int) -> None:
-        offset = data.draw(st.integers(self.start, self.end - 1))
+        offset = data.draw(st.integers(self.start, self.readable_end - 1))
         found = split(read_bytes(self.disk.log, offset, bytes_max))
-        expected = [item for item in self.batches if read_header(item).last_offset >= offset]
+        expected = [item for item in self._readable() if read_header(item).last_offset >= offset]
         assert found == expected[: len(found)]
         assert found or not expected, "the first batch is always there"
         assert len(found) <= 1 or sum(map(len, found)) <= bytes_max
 
+    @rule()
+    def read_as_a_replica(self) -> None:
+        expected = [x for x in self.batches if read_header(x).last_offset >= self.start]
+        assert all_bytes(self.disk.log) == expected
+
     @rule(beyond=st.integers(1, 100))
     def read_outside(self, beyond: int) -> None:
-        assert self.disk.log.read(self.end, 1000) is None
+        for offset in (self.readable_end, self.end):
+            assert self.disk.log.read(offset, 1000) is None
         for offset in (self.start - beyond, self.end + beyond):
             with pytest.raises(ApiError) as refused:
                 self.disk.log.read(offset, 1000)
@@ -133,13 +251,16 @@ class LogMachine(RuleBasedStateMachine):
         return found.offset, at
 
     def _records(self) -> list[Record]:
-        return [r for data in self.batches for r in records_of(data) if r.offset >= self.start]
+        return [r for data in self._readable() for r in records_of(data) if r.offset >= self.start]
+
+    def _readable(self) -> list[bytes]:
+        return [x for x in self.batches if read_header(x).last_offset < self.readable_end]
 
     # Deleting
 
     @rule(data=st.data())
     def delete_records(self, data: st.DataObject) -> None:
-        offset = data.draw(st.integers(0, self.end))
+        offset = data.draw(st.integers(0, self.readable_end))
         assert self.disk.log.delete_records_before(offset) == max(offset, self.start)
         self.start = max(offset, self.start)
         self.disk.checkpoint(durable=True)
@@ -162,7 +283,7 @@ class LogMachine(RuleBasedStateMachine):
         if removal is not None:
             self.disk.checkpoint(durable=True)
             removal.run()
-        assert self.start <= log.log_start_offset <= self.end
+        assert self.start <= log.log_start_offset <= max(self.start, self.readable_end)
         self.start = log.log_start_offset
         assert self.disk.segments()[0] <= self.start
 
@@ -180,16 +301,19 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.disk.restart()
+        self._started()
 
     @rule()
     def kill(self) -> None:
         self.disk.restart_after_kill()
+        self._started()
 
     @rule(garbage=st.one_of(st.binary(min_size=1, max_size=200), st.just(bytes(5000))))
     def kill_with_garbage_behind(self, garbage: bytes) -> None:
         self.disk.kill()
         append_bytes(self.disk.segment(self.disk.segments()[-1]), garbage)
         self.disk.start()
+        self._started()
 
     @rule(data=st.data())
     def kill_within_a_write(self, data: st.DataObject) -> None:
@@ -202,6 +326,7 @@ class LogMachine(RuleBasedStateMachine):
         with open(path, "r+b") as file:
             file.truncate(size - data.draw(st.integers(1, len(torn))))
         self.disk.start()
+        self._started()
         if self.disk.log.log_end_offset != self.end:  # it had a segment of its own
             raise AssertionError("offsets of a torn batch were used")
 
@@ -214,18 +339,20 @@ class LogMachine(RuleBasedStateMachine):
         self.disk.cut_power()
         if kept < len(self.batches):
             self._lose(data, kept)
-            self.knows_producer = False
+            self.remembered.clear()
         for path in sorted(self.disk.directory.glob("*index")):
             if int(path.stem) >= self.disk.segments()[-1] and data.draw(st.booleans()):
                 path.write_bytes(bytes(path.stat().st_size // 2))
         if not keeps_checkpoint and self.start <= self.disk.segments()[0]:
             (self.disk.directory / FILE_NAME).unlink(missing_ok=True)
-            self.knows_producer = False
-        log = self.disk.start()
+            self.remembered.clear()
+        self.disk.start()
+        log = self._started()
         self.batches = self.batches[:kept]
         end = read_header(self.batches[-1]).last_offset + 1 if kept else 0
         assert log.log_end_offset == end or log.log_end_offset in self.disk.segments()
         self.end = log.log_end_offset
+        self._lower_high_watermark(self.end)
         self._recall_producer()
 
     def _lose(self, data: st.DataObject, kept: int) -> None:
@@ -268,6 +395,7 @@ class LogMachine(RuleBasedStateMachine):
             else:
                 path.write_bytes(bytes(path.stat().st_size))
         self.disk.start()
+        self._started()
 
     @invariant()
     def is_as_long_as_the_model(self) -> None:
@@ -275,6 +403,10 @@ class LogMachine(RuleBasedStateMachine):
             log = self.disk.log
             assert (log.log_start_offset, log.log_end_offset) == (self.start, self.end)
             assert log.durable_offset <= self.end
+            assert log.high_watermark == self.readable_end
+            if self.batches:
+                last = read_header(self.batches[-1])
+                assert log.last_epoch() == last.leader_epoch
 
 
 TestLog = LogMachine.TestCase
