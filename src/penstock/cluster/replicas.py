@@ -50,21 +50,26 @@ _FAILED_RETRY_S: Final = 1.0  # a follower that could not write tries again
 class Hosted:
     """A replica with its open log."""
 
-    __slots__ = ("cluster_id", "followed", "leader_high_watermark", "log", "replica", "topic_id")
+    __slots__ = (
+        "cluster_id",
+        "followed",
+        "leader_high_watermark",
+        "log",
+        "partition",
+        "replica",
+        "topic_id",
+    )
 
     def __init__(
         self, replica: Replica, log: PartitionLog, topic_id: uuid.UUID, cluster_id: str
     ) -> None:
         self.replica = replica
+        self.partition = replica.local.partition
         self.log = log
         self.topic_id = topic_id
         self.cluster_id = cluster_id
         self.followed: int | None = None  # the leader that it is fetched from
         self.leader_high_watermark = -1  # as the leader said last
-
-    @property
-    def partition(self) -> TopicPartition:
-        return self.replica.local.partition
 
     @property
     def lag(self) -> int:
@@ -105,6 +110,9 @@ class Replicas:
         self._refresh = refresh
         self.fetchers: Fetchers | None = None  # set before anything is followed
         self.opened: dict[TopicPartition, str | None] = {}  # None: it is open; else why not
+        # What a report has to look at: whoever writes one takes them out when they were told.
+        self.grown: dict[TopicPartition, None] = {}  # logs that have another end than before
+        self.unconfirmed: dict[TopicPartition, None] = {}  # opened, and the store does not show it
         self._hosted: dict[TopicPartition, Hosted] = {}
         self._busy: dict[Hosted, None] = {}  # leaders for which time matters
         self._led: dict[Hosted, None] = {}
@@ -155,6 +163,8 @@ class Replicas:
             revision = revision if stored is None else stored.revision
             self._perform(hosted, hosted.replica.update(state, revision, self._now()))
             self._look_after(hosted)
+            if partition in self.opened and self.is_news(partition):
+                self.unconfirmed[partition] = None
         elif state is None or self._term.id not in state.replicas:
             self._to_open.pop(partition, None)
             self.opened.pop(partition, None)
@@ -210,12 +220,12 @@ class Replicas:
                 logger.error(
                     "a replica failed partition=%s error=%s", hosted.partition, failure.message
                 )
-                self.opened[hosted.partition] = failure.message
+                self._came_of_opening(hosted.partition, failure.message)
 
     def is_news(self, partition: TopicPartition) -> bool:
         """Whether the store does not show yet what came of opening it."""
         stored = self._view.partitions.get(partition)
-        if stored is None:
+        if stored is None or partition not in self.opened:
             return False
         wanted = Readiness.READY if self.opened[partition] is None else Readiness.ERROR
         return stored.value.readiness(self._term.id) is not wanted
@@ -238,7 +248,7 @@ class Replicas:
                     self._open(partition)
                 except Exception as error:
                     logger.exception("opening %s failed", partition)
-                    self.opened[partition] = f"an unexpected error: {error!r}"
+                    self._came_of_opening(partition, f"an unexpected error: {error!r}")
                 await asyncio.sleep(0)
 
     def _open(self, partition: TopicPartition) -> None:
@@ -256,7 +266,7 @@ class Replicas:
             log = self._logs.open(partition, config, cluster_id=state.cluster_id)
         except StorageError as error:
             logger.error("a replica can not be opened partition=%s error=%s", partition, error)
-            self.opened[partition] = error.message
+            self._came_of_opening(partition, error.message)
             return
         local = LocalReplica(
             partition=partition,
@@ -269,11 +279,16 @@ class Replicas:
         log.track_high_watermark(log.log_start_offset)
         hosted = Hosted(Replica(local), log, topic.value.id, state.cluster_id)
         self._hosted[partition] = hosted
-        self.opened[partition] = None
+        self._came_of_opening(partition, None)
+        self.grown[partition] = None
         now = self._now()
         self._perform(hosted, hosted.replica.update(state, stored.revision, now))
         self._perform(hosted, hosted.replica.opened(now))
         self._look_after(hosted)
+
+    def _came_of_opening(self, partition: TopicPartition, error: str | None) -> None:
+        self.opened[partition] = error
+        self.unconfirmed[partition] = None
 
     def _settings(self, config: TopicConfig) -> ReplicaSettings:
         return ReplicaSettings(
@@ -290,6 +305,7 @@ class Replicas:
         now = self._now()
         hosted.replica.check_append(acks, now)
         appended = hosted.log.append(records)
+        self.grown[hosted.partition] = None
         if acks != -1:
             self._perform(hosted, hosted.replica.appended(now, end_offset=appended.end_offset))
             self._look_after(hosted)
@@ -393,6 +409,7 @@ class Replicas:
                 log.set_high_watermark(effect.offset)
             case AppendFetched():
                 log.append_fetched(effect.records)
+                self.grown[hosted.partition] = None
                 self._perform(
                     hosted,
                     hosted.replica.fetched_appended(effect.leader_epoch, effect.high_watermark),
@@ -407,8 +424,10 @@ class Replicas:
                     hosted.partition, effect.offset, log.log_end_offset,
                 )  # fmt: skip
                 log.truncate(effect.offset)
+                self.grown[hosted.partition] = None
             case StartAt():
                 log.restart_at(effect.offset)
+                self.grown[hosted.partition] = None
 
     def _role_changed(self, hosted: Hosted, effect: RoleChanged) -> None:
         self._led.pop(hosted, None)
@@ -452,6 +471,8 @@ class Replicas:
         self._busy.pop(hosted, None)
         self._led.pop(hosted, None)
         self.opened.pop(partition, None)
+        self.grown.pop(partition, None)
+        self.unconfirmed.pop(partition, None)
         self._logs.remove(partition)
         stored = self._view.partitions.get(partition)
         if stored is not None and self._term.id in stored.value.replicas:

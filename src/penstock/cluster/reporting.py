@@ -36,8 +36,7 @@ class Reporter:
         self._view = view
         self._replicas = replicas
         self._send = send
-        self._told: dict[TopicPartition, int] = {}  # log ends that the controller has
-        self._told_to = ""  # its incarnation, and ours
+        self._told_to = ""  # the controller's incarnation, and ours
         self._opened_at: dict[TopicPartition, float] = {}  # when it was said what came of opening
 
     async def run(self) -> None:
@@ -54,37 +53,47 @@ class Reporter:
                 logger.exception("a report failed; it is tried again")
 
     async def _report(self) -> None:
-        claim = self._view.controller
+        claim, replicas = self._view.controller, self._replicas
         if claim is None or self._term.is_over:
             return
         told_to = f"{claim.value.incarnation}/{self._term.incarnation}"
         if told_to != self._told_to:
-            self._told, self._opened_at, self._told_to = {}, {}, told_to
+            self._opened_at, self._told_to = {}, told_to
+            replicas.grown.update((hosted.partition, None) for hosted in replicas.all())
+            replicas.unconfirmed.update(dict.fromkeys(replicas.opened))
         now = asyncio.get_running_loop().time()
-        log_ends = {
-            hosted.partition: hosted.log.log_end_offset
-            for hosted in self._replicas.all()
-            if self._told.get(hosted.partition) != hosted.log.log_end_offset
-        }
-        opened = {
-            partition: error
-            for partition, error in self._replicas.opened.items()
-            if self._replicas.is_news(partition)
-            and now - self._opened_at.get(partition, -_REPEAT_S) >= _REPEAT_S
-        }
-        if not log_ends and not opened:
+        opened = self._to_confirm(now)
+        if not replicas.grown and not opened:
             return
+        grown, replicas.grown = replicas.grown, {}
         report = BrokerReport(
             broker=self._term.id,
             incarnation=self._term.incarnation,
-            log_ends=log_ends,
+            log_ends={
+                partition: hosted.log.log_end_offset
+                for partition in grown
+                if (hosted := replicas.get(partition)) is not None
+            },
             opened=opened,
         )
-        await self._send(claim.value.broker, report)
-        self._told.update(log_ends)
+        try:
+            await self._send(claim.value.broker, report)
+        except BaseException:
+            replicas.grown.update(grown)
+            raise
         self._opened_at.update(dict.fromkeys(opened, now))
-        for partition in [p for p in self._told if self._replicas.get(p) is None]:
-            del self._told[partition]
+
+    def _to_confirm(self, now: float) -> dict[TopicPartition, str | None]:
+        """What came of opening replicas, if the store does not show it and it was not said just now."""
+        replicas = self._replicas
+        for partition in [p for p in replicas.unconfirmed if not replicas.is_news(p)]:
+            del replicas.unconfirmed[partition]
+            self._opened_at.pop(partition, None)
+        return {
+            partition: replicas.opened[partition]
+            for partition in replicas.unconfirmed
+            if now - self._opened_at.get(partition, -_REPEAT_S) >= _REPEAT_S
+        }
 
 
 def _count() -> range:
