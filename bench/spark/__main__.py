@@ -150,7 +150,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> SparkResults:
         shutil.rmtree(directory, ignore_errors=True)
     facts |= machine.describe_versions() | {"PySpark and its connector": jars.spark_version()}
     facts |= {
-        "records": ", ".join(f"{one.records:,} of {one.size} B" for one in _workloads(arguments))
+        "records": ", ".join(f"{one.records:,} of {one.size} B" for one in _workloads(arguments)),
+        "before every turn": "dirty pages are written out, and memory is touched, as for the brokers",
     }
     return SparkResults(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

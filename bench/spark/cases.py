@@ -17,6 +17,7 @@ OURS, CONNECTOR, CONNECTOR_KAFKA = "penstock", "connector", "connector, Kafka"
 _FORMATS = {OURS: "penstock", CONNECTOR: "kafka", CONNECTOR_KAFKA: "kafka"}
 _TRIGGERS = 8
 PARTITIONS = 4
+_RECORD_OVERHEAD_BYTES = 20  # with a key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,11 @@ class Workload:
     topic: str
     records: int
     size: int
+
+    @property
+    def log_bytes(self) -> int:
+        """What it takes on disk, about: the most that a turn writes, or holds in memory."""
+        return self.records * (self.size + _RECORD_OVERHEAD_BYTES)
 
 
 class WrongCountError(Exception):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from bench import processes
 from bench.spark.cases import Runner, Workload
 from penstock.spark import register
 
@@ -33,6 +34,7 @@ def main() -> None:
             for number in range(plan["rounds"]):
                 variants = plan["variants"] if number % 2 == 0 else plan["variants"][::-1]
                 for variant in variants:
+                    processes.settle(load.log_bytes)
                     rate = runner.run(case, variant, load)
                     figure = {"key": f"{case}_{load.topic}", "variant": variant, "rate": rate}
                     print(json.dumps(figure), flush=True)
