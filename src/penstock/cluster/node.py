@@ -51,6 +51,7 @@ __all__ = ["ClusterNode", "Observer"]
 logger = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.1
+_WATCH_DELAY_S: Final = 0.2  # a watch that is further behind is not waited for
 _CONTROLLER_TICKS: Final = 10  # our ticks between two of the controller's
 _HAND_OVER_S_MAX: Final = 10.0
 
@@ -234,13 +235,17 @@ class ClusterNode:
         self.replicas.brokers_changed()
 
     def _refresh(self, partition: TopicPartition) -> None:
-        """Somebody knows more of a partition than we: do not wait for the watch."""
+        """Somebody knows more of a partition than we: look, if the watch does not come by itself."""
         if partition not in self._refreshing:
             self._refreshing.add(partition)
             self.spawn(self._read(partition))
 
     async def _read(self, partition: TopicPartition) -> None:
+        known = self.view.partitions.get(partition)
         try:
+            await asyncio.sleep(_WATCH_DELAY_S)
+            if self.view.partitions.get(partition) is not known:
+                return
             entry = await self._store.get(partition_key(partition))
             if entry is not None:
                 self.apply(entry.key, entry.value, entry.mod_revision)
