@@ -7,7 +7,7 @@ WORKERS ?= 3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format bench bench-cluster bench-spark fuzz crash simulate clean
+.PHONY: help setup demo serve test lint format bench bench-cluster bench-spark fuzz crash chaos simulate clean
 
 help: ## Show this list
 	@echo "Penstock: make <target> [ARGS='…']"
@@ -52,6 +52,9 @@ fuzz: setup ## Send a million random and mutated frames to a broker (long)
 
 crash: setup ## Kill a broker under load, again and again, and count records (long)
 	$(PY) -m tests.crash $(ARGS)
+
+chaos: setup ## Kill, pause and cut off brokers of a cluster at random for minutes, and check everything (long)
+	$(PY) -m tests.chaos $(ARGS)
 
 simulate: setup ## Run thousands of simulated clusters through every fault (minutes)
 	$(PY) -m penstock.testing.simulation $(ARGS)

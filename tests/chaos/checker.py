@@ -132,6 +132,10 @@ def _check_readers(history: History) -> Iterator[Violation]:
         partition: {record.offset: record for record in records}
         for partition, records in history.final.items()
     }
+    for reader, losses in history.positions_lost.items():
+        for text in losses:
+            detail = f"{reader} was told: {text}"
+            yield Violation(kind=Kind.VANISHED, partition=-1, offset=NO_OFFSET, detail=detail)
     for reader, seen in history.seen.items():
         expected: dict[int, int] = {}
         for record in seen:

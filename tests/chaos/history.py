@@ -123,6 +123,8 @@ class History:
     # Producers that may see their records out of order: no sequence numbers, and answers given up on.
     unordered: frozenset[str] = frozenset()
     seen: Mapping[str, Sequence[Seen]] = field(default_factory=dict)  # by reader, in order
+    positions_lost: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    # ^ by reader: how it was told that the log ends before what it has read
     told: Sequence[Told] = ()
     group: Mapping[str, Sequence[GroupEvent]] = field(default_factory=dict)  # by member, in order
     group_end: Mapping[int, int] = field(default_factory=dict)  # committed, when all was over

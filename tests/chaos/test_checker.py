@@ -120,6 +120,10 @@ class TestReaders:
         seen = [*history.seen["reader"], Seen(0, 6, Value("a", 9), 2)]
         assert kinds(replace(history, seen={"reader": seen})) == {Kind.VANISHED}
 
+    def test_a_reader_must_not_be_told_that_the_log_ends_before_its_position(self) -> None:
+        lost = {"reader": ["offset out of range"]}
+        assert kinds(replace(sound(), positions_lost=lost)) == {Kind.VANISHED}
+
     def test_what_was_seen_must_not_become_another_record(self) -> None:
         history = sound()
         seen = [*history.seen["reader"][:5], Seen(0, 5, Value("a", 9), 2)]
