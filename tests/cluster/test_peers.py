@@ -150,11 +150,11 @@ async def test_a_peer_that_is_silent_is_given_up() -> None:
 
 async def test_a_peer_that_still_sends_is_waited_for() -> None:
     async with a_broker(None) as broker, a_peer(broker) as peer:
-        asked = ask(peer, b"slow", timeout_s=0.2)
+        asked = ask(peer, b"slow", timeout_s=1.0)
         await until(lambda: broker.requests, "asked")
         for byte in framed(*broker.requests[0]):
             broker.connections[0].write(bytes([byte]))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.12)
         assert await asked == b"slow"
 
 
@@ -167,7 +167,7 @@ async def test_nobody_there_is_a_clear_error_and_waits_longer_each_time() -> Non
         for _ in range(3):
             with pytest.raises(PeerError, match=rf"can not be reached at 127.0.0.1:{address[1]}"):
                 await ask(peer)
-        assert 0.15 <= loop.time() - begin_s < 1.0  # 50 ms, then 100 ms
+        assert 0.15 <= loop.time() - begin_s < 5.0  # 50 ms, then 100 ms
 
 
 async def test_a_broker_that_registers_is_tried_at_once() -> None:
