@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 
 import pytest
 
@@ -26,13 +27,12 @@ class Chaos:
         self.brokers = brokers
         self.random = random.Random(seed)
         self.acknowledged = dict.fromkeys(GROUPS, 0)
-        self.everyone: list[Node] = []  # also those who are dead and do not know
+        self.dead: deque[Node] = deque(maxlen=len(IDS))  # some do not know
         self.delayed: list[Link] = []
         self.over = False
 
     async def run(self, turns: int) -> None:
         await self.brokers.start(*IDS)
-        self.everyone += self.brokers.nodes.values()
         consumers = [asyncio.create_task(self.consume(name)) for name in GROUPS]
         faults = [self.die, self.lapse, self.leave, self.lose_answers, self.delay, self.arrive]
         for _ in range(turns):
@@ -50,6 +50,10 @@ class Chaos:
         self.over = True
         await asyncio.gather(*consumers)
 
+    @property
+    def everyone(self) -> list[Node]:
+        return [*self.brokers.nodes.values(), *self.dead]
+
     # -- consumers
 
     async def consume(self, name: str) -> None:
@@ -60,8 +64,8 @@ class Chaos:
 
     async def commit(self, name: str, offset: int) -> None:
         while True:
-            for node in self.random.sample(self.everyone, len(self.everyone)):
-                self.check(name)
+            everyone = self.everyone
+            for node in self.random.sample(everyone, len(everyone)):
                 try:
                     error = await commit(node.groups.of(name), offset, name)
                 except ApiError as failure:
@@ -93,7 +97,7 @@ class Chaos:
             node.pause()
             node.is_sure = False
             await node.end_lease()
-            self.brokers.gone(node.id)
+            self.dead.append(self.brokers.gone(node.id))
 
     async def lapse(self) -> None:
         """It loses its lease, in the store or only in its own reckoning, and takes a new one."""
@@ -106,6 +110,7 @@ class Chaos:
     async def leave(self) -> None:
         if len(self.brokers.nodes) > 1:
             node = self.brokers.gone(self.one().id)
+            self.dead.append(node)
             await node.groups.leave()
             node.lose_lease()
             await node.end_lease()
@@ -134,7 +139,6 @@ class Chaos:
                 node = await self.brokers.prepare(broker_id)
                 await node.register()
                 self.brokers.nodes[broker_id] = node
-                self.everyone.append(node)
         self.brokers.tell()
 
 
