@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from confluent_kafka import ElectionType
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -33,6 +34,7 @@ __all__ = [
     "ConfigResource",
     "ConfigSource",
     "ConsumerGroupDescription",
+    "ElectionType",
     "NewPartitions",
     "NewTopic",
     "OffsetSpec",

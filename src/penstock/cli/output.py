@@ -5,6 +5,7 @@ Results go to stdout; questions, notes and progress to stderr, so that a pipe ca
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -47,8 +48,17 @@ def note(text: str) -> None:
     console(stderr=True).print(text, style="dim", markup=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str = "") -> None:
-    """Print rows under column names. Columns of numbers are aligned right, None shows as `-`."""
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    title: str = "",
+    colours: Iterable[str] = (),
+) -> None:
+    """Print rows under column names. Columns of numbers are aligned right, None shows as `-`.
+
+    `colours` are those of the rows, "" for one that has none.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -58,8 +68,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str 
         cells = [row[index] for row in body if row[index] is not None]
         numeric = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
         view.add_column(name.upper(), justify="right" if numeric else "left", no_wrap=numeric)
-    for row in body:
-        view.add_row(*(Text(shown(cell)) for cell in row))
+    every = itertools.chain(colours, itertools.repeat(""))
+    for row, colour in zip(body, every, strict=False):
+        view.add_row(*(Text(shown(cell), style=colour) for cell in row))
     out = console()
     if title:
         out.print(title, style="bold cyan", markup=False)

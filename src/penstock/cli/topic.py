@@ -1,4 +1,4 @@
-"""`penstock topic`: create, list, describe, alter and delete topics."""
+"""`penstock topic`: create, list, describe, alter, move and delete topics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import output
+from penstock.cli import output, topicmove
 from penstock.cli.contact import REQUEST_TIMEOUT_S, Cluster
 from penstock.cli.failure import UsageError
 from penstock.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, Yes, examples
@@ -23,7 +23,7 @@ from penstock.cli.values import pairs
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Create, list, describe, alter, delete topics.",
+    help="Create, list, describe, alter, move, delete topics.",
 )
 
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names of topics.")]
@@ -39,7 +39,12 @@ def create(
     ] = None,
     replicas: Annotated[
         int | None,
-        typer.Option("--replicas", min=1, help="Copies of each partition. Unset: the default."),
+        typer.Option(
+            "--replicas",
+            "--replication-factor",
+            min=1,
+            help="Brokers that hold each partition. Unset: the default.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -219,6 +224,21 @@ def alter(
         )
     else:
         output.line(f"Altered {topic}.")
+
+
+app.command(
+    epilog=examples(
+        "penstock topic move orders --partition 0 --to 1,2,3 : these hold it, 1 leads",
+        "penstock topic move orders --to 1,2 : all partitions, 1 and 2 lead in turn",
+        "penstock topic move orders --cancel",
+    )
+)(topicmove.move)
+app.command(
+    epilog=examples(
+        "penstock topic elect : the preferred leaders of all partitions",
+        "penstock topic elect orders --partition 3 --unclean : if records are worth less than service",
+    )
+)(topicmove.elect)
 
 
 @app.command(epilog=examples("penstock topic delete orders --yes"))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def show_description(item: dict[str, Any]) -> None:
     """Print a described topic for people."""
     rows = item["partitions"]
-    total = sum(row["records"] for row in rows)
+    total = sum(row["records"] or 0 for row in rows)
     title = (
         f"{item['topic']}: {output.count(len(rows), 'partition')}, {output.count(total, 'record')}"
     )
@@ -24,7 +24,14 @@ def show_description(item: dict[str, Any]) -> None:
         [", ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row.values()]
         for row in rows
     )
-    output.table(list(rows[0]), cells, title=title)
+    output.table(list(rows[0]), cells, title=title, colours=map(_colour, rows))
+    leaderless = sum(row["leader"] is None for row in rows)
+    behind = sum(len(row["isr"]) < len(row["replicas"]) for row in rows)
+    if leaderless or behind:
+        output.note(
+            f"Of {output.count(len(rows), 'partition')}, {leaderless} without a leader, "
+            f"{behind} with replicas that are not in sync."
+        )
     if item["settings"]:
         output.table(
             ["setting", "value", "source"],
@@ -32,20 +39,26 @@ def show_description(item: dict[str, Any]) -> None:
         )
 
 
+def _colour(row: dict[str, Any]) -> str:
+    if row["leader"] is None:
+        return "red"
+    return "yellow" if len(row["isr"]) < len(row["replicas"]) else ""
+
+
 def described_partition(
     topic: TopicMetadata, number: int, spans: dict[TopicPartition, Range]
 ) -> dict[str, Any]:
-    """One partition as `describe --json` prints it."""
+    """One partition as `describe --json` prints it. Nobody can tell the offsets of one without a leader."""
     partition = topic.partitions[number]
-    span = spans[TopicPartition(str(topic.topic), number)]
+    span = spans.get(TopicPartition(str(topic.topic), number))
     return {
         "partition": number,
-        "leader": partition.leader,
+        "leader": partition.leader if partition.leader >= 0 else None,
         "replicas": list(partition.replicas),
         "isr": list(partition.isrs),
-        "start": span.start,
-        "end": span.end,
-        "records": span.records,
+        "start": None if span is None else span.start,
+        "end": None if span is None else span.end,
+        "records": None if span is None else span.records,
     }
 
 
@@ -61,14 +74,15 @@ def existing(cluster: Cluster, admin: AdminClient, names: list[str]) -> dict[str
 def topic_ranges(
     cluster: Cluster, admin: AdminClient, topics: dict[str, TopicMetadata]
 ) -> dict[TopicPartition, Range]:
-    """The offsets that every partition of these topics holds."""
+    """The offsets that every partition of these topics holds, but for those without a leader."""
     return offsets.ranges(
         cluster,
         admin,
         [
             TopicPartition(name, number)
             for name, topic in topics.items()
-            for number in topic.partitions
+            for number, partition in topic.partitions.items()
+            if partition.leader >= 0
         ],
     )
 
