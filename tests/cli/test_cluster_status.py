@@ -163,6 +163,29 @@ def test_watch_goes_on_until_it_is_interrupted(command: Penstock) -> None:
     assert process.returncode == 130
 
 
+def test_watch_goes_on_with_other_brokers_when_the_one_that_was_asked_dies(
+    three: TestCluster,
+) -> None:
+    victim = three.brokers[0]
+    process = Penstock(victim.address).start(
+        "cluster", "status", "--watch", "--interval", "0.1", "--json"
+    )
+    assert process.stdout is not None
+    try:
+        assert b'"healthy": true' in process.stdout.readline()
+        victim.kill()
+        for line in process.stdout:
+            if b'"healthy": false' in line:
+                break
+        else:
+            raise AssertionError((process.communicate()[1] or b"").decode())
+    finally:
+        process.kill()
+        process.communicate()
+        victim.start()
+        three.wait_healthy()
+
+
 def _out_of_sync(running: TestCluster, topic: str, broker_id: int) -> bool:
     known = running.partition(topic)
     return known is not None and broker_id not in known.isr

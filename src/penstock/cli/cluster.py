@@ -230,6 +230,7 @@ def status(
         if not watch:
             break
         time.sleep(interval_s)
+        bootstrap = found.bootstrap(bootstrap)
     if check and not found.is_healthy:
         raise typer.Exit(Exit.FAILED)
 

@@ -23,6 +23,7 @@ from penstock.processes.inquiry import ask
 from penstock.processes.ports import free_ports, is_free
 from penstock.settings import BrokerConfig
 
+START_TIMEOUT_S: Final = 60.0  # of one broker, on a machine that is busy with the others
 JOIN_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
 _RESTART_AFTER_S: Final = 1.0  # so that a broker that can not start does not keep the machine busy
@@ -118,7 +119,7 @@ class LocalCluster:
             self._launch(broker)
         for number, process in enumerate(self.brokers):
             try:
-                process.wait_ready()
+                process.wait_ready(START_TIMEOUT_S)
             except PenstockError as error:
                 raise CommandError(f"Broker {number}: {error}") from None
             started(number + 2)
@@ -221,7 +222,7 @@ class LocalCluster:
                 number = int(part.removeprefix("broker-"))
                 self.brokers[number].stop(STOP_TIMEOUT_S)
                 self._launch(number)
-                self.brokers[number].wait_ready()
+                self.brokers[number].wait_ready(START_TIMEOUT_S)
         except (ValueError, IndexError):
             return "there is no such part"
         except CommandError as error:

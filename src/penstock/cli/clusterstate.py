@@ -133,6 +133,11 @@ class ClusterStatus:
             and all(broker.state == "up" for broker in self.brokers)
         )
 
+    def bootstrap(self, asked: str) -> str:
+        """Whom to ask the next time: who was asked, and all brokers that are known by now."""
+        there = (address_of(broker.info) for broker in self.brokers if broker.info is not None)
+        return ",".join(dict.fromkeys([*asked.split(","), *there]))
+
     def report(self, *, every_partition: bool) -> dict[str, Any]:
         """As `--json` prints it."""
         shown = self.partitions if every_partition else self.in_trouble
