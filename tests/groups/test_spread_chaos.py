@@ -34,14 +34,15 @@ class Chaos:
     async def run(self, turns: int) -> None:
         await self.brokers.start(*IDS)
         consumers = [asyncio.create_task(self.consume(name)) for name in GROUPS]
-        faults = [self.die, self.lapse, self.leave, self.lose_answers, self.delay, self.arrive]
+        faults = [self.die, self.lapse, self.leave, self.lose_answers, self.delay]
         for _ in range(turns):
             await self.random.choice(faults)()
+            if self.random.random() < 0.1:
+                await self.arrive()
             await asyncio.sleep(self.random.choice((0, 0.001, 0.005, 0.02)))
             if self.random.random() < 0.4:
                 await self.heal()
         await self.heal()
-        await self.arrive()
         await self.brokers.settled()
         reached = dict(self.acknowledged)
         async with asyncio.timeout(20):
@@ -49,6 +50,11 @@ class Chaos:
                 await asyncio.sleep(0.002)
         self.over = True
         await asyncio.gather(*consumers)
+        await self.arrive()
+        for node in self.brokers.nodes.values():  # what counts is what the next one finds
+            node.lose_lease()
+            await node.register()
+        await self.brokers.settled()
 
     @property
     def everyone(self) -> list[Node]:
