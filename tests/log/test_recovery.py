@@ -548,7 +548,7 @@ class TestWhatIsNotOnDisk:
             disk.time_index(1).unlink()
             disk.time_index(1).symlink_to("/dev/null")
         else:
-            plan.directories.append(str(disk.directory / "none"))
+            plan.paths.append(str(disk.directory / "none"))
         with pytest.raises(OSError, match=r"Invalid argument|No such file"):
             plan.run()
 
@@ -568,9 +568,9 @@ class TestWhatIsNotOnDisk:
         disk.append()
         directory = str(disk.directory)
         parent = os.path.dirname(directory)
-        assert disk.log.begin_sync().directories == [directory, parent, os.path.dirname(parent)]
+        assert disk.log.begin_sync().paths == [directory, parent, os.path.dirname(parent)]
         disk.sync()
-        assert disk.log.begin_sync().directories == []
+        assert disk.log.begin_sync().paths == []
 
     def test_the_directory_is_synced_again_after_a_roll(self, make_disk: MakeDisk) -> None:
         disk = make_disk(segment_bytes=1024)
@@ -580,7 +580,7 @@ class TestWhatIsNotOnDisk:
         disk.append(value_bytes=1000)
         plan.run()
         disk.log.finish_sync(plan)
-        assert disk.log.begin_sync().directories == [str(disk.directory)]
+        assert disk.log.begin_sync().paths == [str(disk.directory)]
 
     def test_a_sync_covers_what_was_there_when_it_began(self, disk: Disk) -> None:
         disk.append(count=3)

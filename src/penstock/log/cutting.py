@@ -223,8 +223,8 @@ class CuttableLog(DurableLog):
         self._unsynced = [item for item in self._unsynced if item[0] not in replaced]
         if file is not None and kept[-1].base_offset >= self._durable.segment:
             self._unsynced.append((kept[-1], file))
-        if self.directory not in self._directories_to_sync:
-            self._directories_to_sync.append(self.directory)
+        if self.directory not in self._paths_to_sync:
+            self._paths_to_sync.append(self.directory)
         self._segments = [*kept, active]
         self._active = active
         self._records_unsynced = max(0, self.log_end_offset - self._durable.offset)

@@ -73,10 +73,10 @@ class DurableLog:
             for segment in state.segments[:-1]
             if segment.base_offset >= state.durable.segment
         ]
-        self._directories_to_sync = [directory]  # files were made that a sync has to record
+        self._paths_to_sync = [directory]  # files were made that a sync has to record
         if is_new:
             topic_dir = os.path.dirname(directory)
-            self._directories_to_sync += [topic_dir, os.path.dirname(topic_dir)]
+            self._paths_to_sync += [topic_dir, os.path.dirname(topic_dir)]
         self._saved = state.saved  # the last recovery point written
         self._checkpoint_turn = CheckpointTurn()
         self.cut_offsets: list[int] = []  # where the log was cut since it was opened, each time
@@ -114,8 +114,8 @@ class DurableLog:
             raise
         self._unsynced.append((sealed, sealed.file))
         segment.created_ms = now_ms
-        if self.directory not in self._directories_to_sync:
-            self._directories_to_sync.append(self.directory)
+        if self.directory not in self._paths_to_sync:
+            self._paths_to_sync.append(self.directory)
         self._segments.append(segment)
         self._active = segment
         return segment
@@ -144,10 +144,14 @@ class DurableLog:
             position=self._position(),
             active=self._active.file,
             sealed=list(self._unsynced),
-            directories=list(self._directories_to_sync),
+            paths=list(self._paths_to_sync),
             cuts=len(self.cut_offsets),
             cut=self._cut,
         )
+
+    def sync_with(self, path: str) -> None:
+        """A file that has to be on disk before any record of this log counts as durable."""
+        self._paths_to_sync.insert(0, path)
 
     def finish_sync(self, plan: SyncPlan) -> None:
         """Called on the event loop once the plan has run without error.
@@ -159,7 +163,7 @@ class DurableLog:
         synced = {segment for segment, _ in plan.sealed}
         self._unsynced = [item for item in self._unsynced if item[0] not in synced]
         if plan.position.segment == self._active.base_offset:
-            self._directories_to_sync = []
+            self._paths_to_sync = []
         if plan.position.offset >= self._durable.offset:
             self._durable = plan.position
 

@@ -104,9 +104,13 @@ def replica_of(directory: str) -> str | None:
     return _read(os.path.join(directory, REPLICA_FILE))
 
 
-def note_replica(directory: str, cluster_id: str) -> None:
-    """Say which partition the log in this new directory is a replica of; on disk on return."""
-    replace_file(Directory(directory), REPLICA_FILE, cluster_id.encode(), durable=True)
+def note_replica(directory: str, cluster_id: str) -> str:
+    """Say which partition the log in this new directory is a replica of; the file that says so.
+
+    It has to be on disk before anything in the log counts as being there.
+    """
+    replace_file(Directory(directory), REPLICA_FILE, cluster_id.encode(), durable=False)
+    return os.path.join(directory, REPLICA_FILE)
 
 
 def _read(path: str) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.log import checkpoint
-from penstock.log.checkpoint import Position, sync_directory
+from penstock.log.checkpoint import Position
 from penstock.log.files import Directory, LogFile
 from penstock.log.indexing import SegmentIndexes
 from penstock.log.segment import Segment
@@ -35,7 +35,7 @@ class SyncPlan:
     position: Position
     active: LogFile
     sealed: list[tuple[Segment, LogFile | None]]  # None: written by a process that is dead
-    directories: list[str]
+    paths: list[str]  # files, and directories whose entries count
     cuts: int = 0  # how often the log had been cut when the sync began
     cut: CutPlan | None = None  # a cut that may not be on disk yet
 
@@ -48,8 +48,8 @@ class SyncPlan:
                 (file or LogFile(segment.path, os.O_RDONLY)).sync_data()
             segment.indexes.sync()
         self.active.sync_data()
-        for directory in self.directories:
-            sync_directory(directory)
+        for path in self.paths:
+            LogFile(path, os.O_RDONLY).sync()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -230,7 +230,7 @@ class Segment:
             raise CorruptLogError(self.path, position, "no record batch begins here")
         return header
 
-    def _entry(self, value: int, column: int, size: int) -> Entry | None:
+    def _entry(self, value: int, column: int) -> Entry | None:
         """The last index entry up to `value`, seen to point at the batch that it says it does.
 
         Not looked at is where bytes begin that this process appended, and indexed, itself.
@@ -243,7 +243,7 @@ class Segment:
             if entry is None:
                 return None
             relative, position = entry
-            if position < size:
+            if position < self.size:
                 if position >= self._live_from:
                     return entry
                 header = self.header_at(position)
@@ -263,8 +263,10 @@ class Segment:
         known = self._read_ends.get(offset)
         if known is not None:
             return known
-        entry = self._entry(offset - self.base_offset, 0, size)
+        entry = self._entry(offset - self.base_offset, 0)
         begin = position = entry[1] if entry else 0
+        if position >= size:
+            return size
         if entry and entry[0] == offset - self.base_offset:
             return position
         file = self.file
@@ -300,7 +302,7 @@ class Segment:
         if size - position <= bytes_max:
             self.remember_end(end_offset, size)
             return FileSlice(self.file, position, size - position)
-        entry = self._entry(position + bytes_max, 1, size)
+        entry = self._entry(position + bytes_max, 1)
         if entry is not None and entry[1] > position:
             self.remember_end(self.base_offset + entry[0], entry[1])
             return FileSlice(self.file, position, entry[1] - position)
@@ -353,7 +355,7 @@ class Segment:
 
         Raises what `locate` raises for a wrong index.
         """
-        entry = self._entry(position - 1, 1, self.size) if position else None
+        entry = self._entry(position - 1, 1) if position else None
         end_offset = self.base_offset
         for header in self._headers(entry[1] if entry else 0, position):
             end_offset = header.last_offset + 1

@@ -157,7 +157,7 @@ class LogStore:
             )
             if cluster_id is not None:
                 if ownership.replica_of(directory) is None:
-                    ownership.note_replica(directory, cluster_id)
+                    log.sync_with(ownership.note_replica(directory, cluster_id))
                 log.on_sync_failed = self._disk_failed
         except CorruptLogError as error:
             raise StorageError(f"{error}; run `penstock log verify` and `repair`") from error
