@@ -181,6 +181,23 @@ def test_a_rolling_restart_fails_no_write(three: Up) -> None:
     assert counted["topics"][0]["records"] == writer.acknowledged
 
 
+def test_no_broker_is_restarted_while_another_is_missed_unless_forced(three: Up) -> None:
+    three.client.ok("topic", "create", "missed", "--replicas", "3")
+    os.kill(three.pid("broker-2"), signal.SIGKILL)
+    assert "broker-2 was ended by SIGKILL" in three.next_words()
+    before = three.pid("broker-0")
+    words = Penstock().fails(
+        "cluster", "restart", "0", "--timeout", "1", "-d", str(three.directory)
+    )
+    assert "broker-0 is not restarted" in words
+    assert three.pid("broker-0") == before
+    assert "Restarted broker-0." in three.restart("0", "--force")
+    assert three.pid("broker-0") != before
+    words = three.restart()
+    assert words.startswith("Started broker-2.")  # who is missed comes first
+    assert "everything is in sync" in words
+
+
 def test_etcd_restarts_under_a_running_cluster(three: Up) -> None:
     before = three.pid("etcd")
     three.restart("etcd")
