@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as PythonPartition
 
 from penstock.cli.adminapi import (
+    EARLIEST,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -21,10 +23,13 @@ from penstock.cli.adminapi import (
     NewTopic,
     ResourceType,
 )
+from penstock.client.connection import Connection, parse_bootstrap
+from penstock.client.wire import Api, Messages
 from penstock.errors import ErrorCode
 from penstock.processes.inquiry import PartitionKnown
 from penstock.testing import TestCluster, cluster
 
+DELETE_RECORDS = Api("DeleteRecords", 21, 0, 2, 2)
 SLOW_BYTES_PER_S = 100_000  # what replicas that are behind may fetch
 
 
@@ -275,3 +280,69 @@ class TestTopics:
             lambda: {error(partition) for partition in range(3)} == {"NOT_ENOUGH_REPLICAS"},
             "every partition to refuse writes",
         )
+
+
+class TestDeletingRecords:
+    @staticmethod
+    def delete(
+        three: TestCluster, topic: str, offset: int, *, timeout_s: float = 15
+    ) -> tuple[ErrorCode, int]:
+        """What the leader answers, with the low watermark. No client that has to look for it."""
+
+        def build(new: Messages) -> Any:
+            asked = new("DeleteRecordsPartition", partition_index=0, offset=offset)
+            return new(
+                "DeleteRecordsRequest",
+                topics=(new("DeleteRecordsTopic", name=topic, partitions=(asked,)),),
+                timeout=datetime.timedelta(seconds=timeout_s),
+            )
+
+        address = parse_bootstrap(three.leader_of(topic).address)[0]
+        connection = Connection(address, client_id="test", timeout_ms=20_000)
+        with contextlib.closing(connection):
+            answer = connection.call(DELETE_RECORDS, build)
+        partition = answer.topics[0].partitions[0]
+        return partition.error_code, partition.low_watermark
+
+    @staticmethod
+    def earliest(three: TestCluster, topic: str) -> int:
+        admin = AdminClient({"bootstrap.servers": three.bootstrap, "log_level": 0})
+        place = TopicPartition(topic, 0)
+        found = admin.list_offsets({place: EARLIEST})[place].result(20).offset
+        assert isinstance(found, int)
+        return found
+
+    def test_whoever_leads_next_does_not_show_them(
+        self, three: TestCluster, admin: AdminClient, python_admin: Any
+    ) -> None:
+        topic = create(admin, three, (0, 1, 2))
+        fill(three, topic, 500_000)
+        for offset, leader in ((3, 1), (7, 2)):
+            others = tuple({0, 1, 2} - {leader})
+            assert self.delete(three, topic, offset) == (ErrorCode.none, offset)
+            assert move(python_admin, topic, {0: (leader, *others)}) == [None]
+            elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)])
+            assert list(elected.result(20).values()) == [None]
+            until(three, topic, 0, lambda known, wanted=leader: known.leader == wanted)
+            assert self.earliest(three, topic) == offset
+
+    def test_waits_for_the_replicas_in_sync_as_long_as_the_request_says(
+        self, three: TestCluster, admin: AdminClient
+    ) -> None:
+        topic = create(admin, three, (0, 1))
+        fill(three, topic, 500_000)
+        three.brokers[1].pause()
+        try:
+            late, _ = self.delete(three, topic, 3, timeout_s=0.2)
+            assert late is ErrorCode.request_timed_out
+            assert self.delete(three, topic, 5) == (ErrorCode.none, 5), "it is not in sync any more"
+            assert until(three, topic, 0, lambda known: known.isr == (0,)).leader == 0
+        finally:
+            three.brokers[1].resume()
+        three.wait_healthy()
+
+    def test_that_are_not_committed_yet_is_refused(
+        self, three: TestCluster, admin: AdminClient
+    ) -> None:
+        topic = create(admin, three, (0, 1))
+        assert self.delete(three, topic, 1) == (ErrorCode.offset_out_of_range, -1)

@@ -50,8 +50,8 @@ class FollowerReader(Reader):
         self.incarnation = incarnation
         self._number = 0
 
-    def asked(self, position: Position) -> None:
-        """The follower has named this position: it holds all that comes before."""
+    def asked(self, position: Position, log_start: int) -> None:
+        """The follower has named this position: it holds all from `log_start` to there."""
         assert isinstance(position, FollowerPosition)
         if isinstance(position.partition, ApiError):
             position.partition = self._directory.resolve(position.key)
@@ -68,6 +68,7 @@ class FollowerReader(Reader):
                     offset=position.offset,
                     last_epoch=position.last_fetched_epoch,
                     number=self._number,
+                    log_start=log_start,
                 )
             )
         except ApiError as error:

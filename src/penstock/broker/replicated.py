@@ -124,6 +124,14 @@ class ReplicatedPartition(Partition):
             raise ApiError(ErrorCode.offset_not_available, "a new leader waits for its followers")
         return hosted.log.high_watermark
 
+    async def until_logs_begin_at(self, start: int, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(max(timeout_s, 0)):
+                await self._node.replicas.until_logs_begin_at(self._led(), start)
+        except TimeoutError:
+            text = f"not every replica in sync has deleted it within {max(timeout_s, 0):g} s"
+            raise ApiError(ErrorCode.request_timed_out, text) from None
+
     # -- producing ------------------------------------------------------------------------------
 
     def append(self, records: memoryview, acks: int) -> Appended:

@@ -86,6 +86,10 @@ class Partition(ABC):
     def follower_fetch(self, fetch: ReplicaFetch) -> ReplicaFetched:
         """A follower asks: what to answer it, but for the records."""
 
+    async def until_logs_begin_at(self, start: int, timeout_s: float) -> None:  # noqa: ARG002
+        """Until every other log in sync has left out what ours has. REQUEST_TIMED_OUT: some have not."""
+        return
+
     def sound_log(self) -> PartitionLog:
         """The log, for whoever does not read or append; raises its `failure` if it has one."""
         if self.failure is not None:

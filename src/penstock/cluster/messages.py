@@ -32,6 +32,7 @@ class ReplicaFetch:
     offset: int
     last_epoch: int  # of its last record
     number: int  # tells apart fetches that ask the same
+    log_start: int = -1  # where its log begins; -1: it does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

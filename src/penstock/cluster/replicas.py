@@ -14,7 +14,9 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Protocol
 
 from penstock.clock import Clock
+from penstock.cluster.leadership import Leadership
 from penstock.cluster.local import BrokerTerm, LocalReplica, ReplicaSettings
+from penstock.cluster.log_starts import LogStarts
 from penstock.cluster.messages import (
     AnswerProduce,
     AppendFetched,
@@ -57,6 +59,7 @@ class Hosted:
         "log",
         "partition",
         "replica",
+        "starts",
         "topic_id",
     )
 
@@ -70,6 +73,7 @@ class Hosted:
         self.cluster_id = cluster_id
         self.followed: int | None = None  # the leader that it is fetched from
         self.leader_high_watermark = -1  # as the leader said last
+        self.starts = LogStarts()  # of our followers' logs
 
     @property
     def lag(self) -> int:
@@ -327,6 +331,22 @@ class Replicas:
         self._look_after(hosted)
         return future
 
+    def until_logs_begin_at(self, hosted: Hosted, start: int) -> asyncio.Future[None]:
+        """Done when the logs of all live replicas in sync begin at `start`, or above.
+
+        Our own does already: followers are told with the answers to their fetches, from now on.
+        """
+        assert hosted.replica.leadership is not None
+        hosted.log.wake_subscribers()
+        return hosted.starts.until(start, self._live_followers(hosted.replica.leadership))
+
+    def _live_followers(self, leadership: Leadership) -> list[int]:
+        return [
+            member
+            for member in leadership.state.isr
+            if member != self._term.id and self._view.is_live(member)
+        ]
+
     @staticmethod
     def _answer(token: Hashable, error: ErrorCode | None) -> None:
         assert isinstance(token, asyncio.Future)
@@ -342,6 +362,8 @@ class Replicas:
     def serve_fetch(self, hosted: Hosted, fetch: ReplicaFetch) -> ReplicaFetched:
         """A follower asks; what to answer, but for the records."""
         answer, effects = hosted.replica.fetch(fetch, self._now())
+        if answer.error is None and fetch.log_start >= 0:
+            hosted.starts.said(fetch.replica, fetch.log_start)
         self._perform(hosted, effects)
         self._look_after(hosted)
         return answer
@@ -431,6 +453,7 @@ class Replicas:
 
     def _role_changed(self, hosted: Hosted, effect: RoleChanged) -> None:
         self._led.pop(hosted, None)
+        hosted.starts.end()
         self._unfollow(hosted)
         if effect.role is Role.FOLLOWER:
             assert effect.leader is not None
@@ -468,6 +491,7 @@ class Replicas:
         partition = hosted.partition
         self._unfollow(hosted)
         del self._hosted[partition]
+        hosted.starts.end()
         self._busy.pop(hosted, None)
         self._led.pop(hosted, None)
         self.opened.pop(partition, None)
@@ -479,8 +503,11 @@ class Replicas:
             self._open_soon(partition)  # a topic made anew
 
     def _look_after(self, hosted: Hosted) -> None:
-        if hosted.replica.leadership is not None:
+        leadership = hosted.replica.leadership
+        if leadership is not None:
             self._busy[hosted] = None
+            if hosted.starts.is_awaited:
+                hosted.starts.look(self._live_followers(leadership))
 
     def _now(self) -> float:
         return self._clock.monotonic_s()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ class TopicAsked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsRequest:
     topics: tuple[TopicAsked, ...]
+    timeout_ms: int = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +53,22 @@ class DeleteRecordsResponse:
 async def handle(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
-    """One after the other: each is a small sync in the log store's thread."""
-    topics = []
-    for topic in request.topics:
-        results = [await _delete(broker, topic.name, asked) for asked in topic.partitions]
-        topics.append(TopicResult(name=topic.name, partitions=results))
-    return DeleteRecordsResponse(topics=topics)
+    """Partitions side by side: each is a small sync in the log store's thread, then waits for others.
+
+    The live replicas in sync have followed when it is answered: whoever leads next must not show what
+    was deleted. They keep it as well as what they fetch, without a sync of its own.
+    """
+    timeout_s = request.timeout_ms / 1000
+    return DeleteRecordsResponse(
+        topics=[
+            TopicResult(name=topic.name, partitions=results)
+            for topic, results in zip(
+                request.topics,
+                await asyncio.gather(*(_delete_all(broker, t, timeout_s) for t in request.topics)),
+                strict=True,
+            )
+        ]
+    )
 
 
 def on_error(request: DeleteRecordsRequest, code: ErrorCode, message: str) -> DeleteRecordsResponse:
@@ -74,10 +86,19 @@ def on_error(request: DeleteRecordsRequest, code: ErrorCode, message: str) -> De
     )
 
 
-async def _delete(broker: Broker, name: str, asked: PartitionAsked) -> PartitionResult:
+async def _delete_all(broker: Broker, topic: TopicAsked, timeout_s: float) -> list[PartitionResult]:
+    return await asyncio.gather(
+        *(_delete(broker, topic.name, asked, timeout_s) for asked in topic.partitions)
+    )
+
+
+async def _delete(
+    broker: Broker, name: str, asked: PartitionAsked, timeout_s: float
+) -> PartitionResult:
     try:
-        log = broker.topics.partition(name, asked.partition_index).sound_log()
-        start = await broker.logs.delete_records_before(log, asked.offset)
+        partition = broker.topics.partition(name, asked.partition_index)
+        start = await broker.logs.delete_records_before(partition.sound_log(), asked.offset)
+        await partition.until_logs_begin_at(start, timeout_s)
     except ApiError as error:
         return PartitionResult(partition_index=asked.partition_index, error_code=error.code)
     return PartitionResult(partition_index=asked.partition_index, low_watermark=start)

@@ -92,7 +92,7 @@ def _update(reader: Reader, request: FetchRequest) -> None:
             position.leader_epoch = item.leader_epoch
             position.last_fetched_epoch = item.last_fetched_epoch
             if isinstance(reader, FollowerReader):
-                reader.asked(position)
+                reader.asked(position, item.log_start_offset)
 
 
 class Fetch:
