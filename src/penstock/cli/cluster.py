@@ -335,7 +335,7 @@ def _detach(directory: ClusterDirectory, arguments: Sequence[str]) -> None:
 
 
 def _warn(text: str) -> None:
-    output.console(stderr=True).print(text, style="yellow", markup=False)
+    output.console(stderr=True).print(text, style="yellow", markup=False, soft_wrap=True)
 
 
 def _parts(asked: Sequence[str] | None, plan: Plan) -> list[str]:
