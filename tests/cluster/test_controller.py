@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from penstock.cluster import requests
-from penstock.cluster.controller import BrokerReport
+from penstock.cluster.controller import BrokerReport, Loss
 from penstock.cluster.placement import Placement
 from penstock.cluster.state import Readiness, partition_key
 from penstock.errors import ApiError, ErrorCode
@@ -181,6 +181,23 @@ class TestElections:
             assert desk[0].leader is None
             desk.report(broker, log_ends={ORDERS: log_end})
         assert (desk[0].leader, desk[0].isr) == (2, {2: "2.2"})
+
+    def test_say_what_was_committed_and_is_in_no_log_any_more(self, desk: Desk) -> None:
+        desk.report(1, log_ends={ORDERS: 100}, high_watermarks={ORDERS: 97})
+        for broker in (1, 2, 3):
+            desk.lose(broker)
+        for broker, log_end in ((1, 90), (2, 95), (3, 80)):
+            desk.join(registration(broker, start=2, disk=2))
+            desk.report(broker, log_ends={ORDERS: log_end})
+        assert desk.controller.losses == [Loss(ORDERS, leader=2, log_end=95, high_watermark=97)]
+
+    def test_raise_no_alarm_when_a_member_in_sync_takes_over(self, desk: Desk) -> None:
+        """What it reported last may be older than what was committed; that it holds it is certain."""
+        desk.report(1, log_ends={ORDERS: 100}, high_watermarks={ORDERS: 97})
+        desk.report(2, log_ends={ORDERS: 50})
+        desk.lose(1)
+        assert desk[0].leader == 2
+        assert desk.controller.losses == []
 
     def test_take_the_last_member_with_whatever_its_disk_kept(self, desk: Desk) -> None:
         """Alone, it had synced all it answered for."""

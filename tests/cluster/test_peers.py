@@ -280,6 +280,7 @@ async def test_a_report_reaches_the_controller_whole(tmp_path: Path) -> None:
             broker=2,
             incarnation="4611686018427387903",
             log_ends={name: 2**40 + name.partition for name in names},
+            high_watermarks={names[0]: 2**40},
             opened={names[0]: None, names[1]: "can’t open: “disk” full\n"},
         )
         await broker.peers.report(1, report)
@@ -313,13 +314,20 @@ async def test_who_is_not_the_controller_says_so(tmp_path: Path) -> None:
     await server.stop()
 
 
+def _report(**parts: str) -> bytes:
+    """A sound report, but for these parts."""
+    sound = {"broker": "1", "incarnation": '""', "log_ends": "{}", "high_watermarks": "{}"}
+    body = ",".join(f'"{name}":{text}' for name, text in {**sound, "opened": "{}", **parts}.items())
+    return f"{{{body}}}".encode()
+
+
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b"{}", b"1", b'{"broker":"x","incarnation":"","log_ends":{},"opened":{}}',
-     b'{"broker":1,"incarnation":"","log_ends":[],"opened":{}}',
-     b'{"broker":1,"incarnation":"","log_ends":{"../t":{"0":1}},"opened":{}}',
-     b'{"broker":1,"incarnation":"","log_ends":{"t":{"x":1}},"opened":{}}',
-     b'{"broker":1,"incarnation":"","log_ends":{"t":{"0":null}},"opened":{}}'],
+    [b"", b"{", b"[]", b"{}", b"1",
+     _report(broker='"x"'), _report(log_ends="[]"), _report(log_ends='{"../t":{"0":1}}'),
+     _report(log_ends='{"t":{"x":1}}'), _report(log_ends='{"t":{"0":null}}'),
+     _report(high_watermarks="[]"), _report(high_watermarks='{"t":{"0":"1"}}'),
+     _report(opened="[]")],
 )  # fmt: skip
 async def test_a_report_that_is_none_closes_its_connection(body: bytes, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from penstock.cluster import reassignment
 from penstock.cluster.batching import KeyChange, batched
@@ -41,7 +42,7 @@ from penstock.cluster.view import (
 from penstock.metadata.store import Compare, Rejected, Transaction
 from penstock.model import TopicPartition
 
-__all__ = ["BrokerReport", "Controller", "ControllerSettings", "Decision"]
+__all__ = ["BrokerReport", "Controller", "ControllerSettings", "Decision", "Loss"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,23 @@ class BrokerReport:
     broker: int
     incarnation: str
     log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     opened: Mapping[TopicPartition, str | None] = field(default_factory=dict)  # None, or why not
+
+
+class Loss(NamedTuple):
+    """Somebody leads who was not in sync: records that were committed may be gone."""
+
+    partition: TopicPartition
+    leader: int
+    log_end: int  # of the one that leads now
+    high_watermark: int  # the highest that was reported
+
+    def __str__(self) -> str:
+        return (
+            f"partition={self.partition} leader={self.leader}"
+            f" committed={self.high_watermark} found={self.log_end}"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +97,7 @@ class Controller:
         self.guard = Compare(key=CONTROLLER, mod_revision=claim_revision)
         self._settings = settings
         self.is_deposed = False
+        self.losses: list[Loss] = []  # that its decisions accept; whoever drives it takes them
         self._to_look_at: dict[TopicPartition, None] = {}  # in order
         self._in_flight: set[TopicPartition] = set()  # decided, outcome not known
         self._to_prefer: set[TopicPartition] = set()  # put back to their preferred leader
@@ -116,6 +134,9 @@ class Controller:
         if registered is None or registered.incarnation != report.incarnation:
             return []  # from before its last registration, or after it
         self._view.log_ends[report.broker].update(report.log_ends)
+        known = self._view.high_watermarks
+        for partition, offset in report.high_watermarks.items():
+            known[partition] = max(offset, known.get(partition, 0))
         for partition, error in report.opened.items():
             opened = Opened(report.incarnation, error)
             self._opened.setdefault(partition, {})[report.broker] = opened
@@ -243,7 +264,22 @@ class Controller:
             self._opened.pop(partition, None)  # the store has what was said
             return None
         state = replace(state, partition_epoch=stored.value.partition_epoch + 1)
+        self._note_loss(partition, stored.value, state)
         return KeyChange(key=key, value=encode_partition(state), revision=stored.revision)
+
+    def _note_loss(
+        self, partition: TopicPartition, before: PartitionState, after: PartitionState
+    ) -> None:
+        """A new leader that was not in sync may lack what was committed: say so."""
+        leader = after.leader
+        if leader is None or after.leader_epoch == before.leader_epoch:
+            return
+        if before.isr.get(leader) == after.isr[leader] or len(before.isr) == 1:
+            return
+        log_end = self._view.log_end(leader, partition)
+        committed = self._view.high_watermarks.get(partition, 0)
+        if log_end < committed:
+            self.losses.append(Loss(partition, leader, log_end, committed))
 
     def next_state(
         self,

@@ -141,6 +141,10 @@ class ControllerSeat:
             self._commit_all(self.controller.tick(self._clock.monotonic_s()))
 
     def _commit_all(self, decisions: list[Decision]) -> None:
+        if self.controller is not None and self.controller.losses:
+            for loss in self.controller.losses:
+                logger.error("a replica that was not in sync leads, records may be lost: %s", loss)
+            self.controller.losses.clear()
         for decision in decisions:
             assert self.controller is not None
             self._spawn(self._commit(self.controller, decision))

@@ -51,7 +51,7 @@ __all__ = ["ClusterNode", "Observer"]
 logger = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.1
-_WATCH_DELAY_S: Final = 0.2  # a watch that is further behind is not waited for
+_WATCH_DELAY_S: Final = 1.0  # a watch that is further behind is not waited for
 _CONTROLLER_TICKS: Final = 10  # our ticks between two of the controller's
 _HAND_OVER_S_MAX: Final = 10.0
 

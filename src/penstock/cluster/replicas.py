@@ -115,7 +115,7 @@ class Replicas:
         self.fetchers: Fetchers | None = None  # set before anything is followed
         self.opened: dict[TopicPartition, str | None] = {}  # None: it is open; else why not
         # What a report has to look at: whoever writes one takes them out when they were told.
-        self.grown: dict[TopicPartition, None] = {}  # logs that have another end than before
+        self.grown: dict[TopicPartition, None] = {}  # logs with another end, or high watermark
         self.unconfirmed: dict[TopicPartition, None] = {}  # opened, and the store does not show it
         self._hosted: dict[TopicPartition, Hosted] = {}
         self._busy: dict[Hosted, None] = {}  # leaders for which time matters
@@ -429,6 +429,7 @@ class Replicas:
         match effect:
             case HighWatermark():
                 log.set_high_watermark(effect.offset)
+                self.grown[hosted.partition] = None
             case AppendFetched():
                 log.append_fetched(effect.records)
                 self.grown[hosted.partition] = None

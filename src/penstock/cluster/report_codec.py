@@ -2,7 +2,8 @@
 
 The body is JSON, by topic, for it may name thousands of partitions:
 
-    {"broker": 2, "incarnation": "…", "log_ends": {"orders": {"0": 17}}, "opened": {"orders": {"0": null}}}
+    {"broker": 2, "incarnation": "…", "log_ends": {"orders": {"0": 17}},
+     "high_watermarks": {"orders": {"0": 15}}, "opened": {"orders": {"0": null}}}
 
 The answer is an error code.
 """
@@ -30,6 +31,7 @@ def encode_report(report: BrokerReport) -> bytes:
         "broker": report.broker,
         "incarnation": report.incarnation,
         "log_ends": _by_topic(report.log_ends),
+        "high_watermarks": _by_topic(report.high_watermarks),
         "opened": _by_topic(report.opened),
     }
     return json.dumps(value, separators=(",", ":")).encode()
@@ -43,6 +45,7 @@ def decode_report(data: bytes) -> BrokerReport:
             broker=_whole(value["broker"]),
             incarnation=str(value["incarnation"]),
             log_ends={p: _whole(end) for p, end in _flat(value["log_ends"]).items()},
+            high_watermarks={p: _whole(hw) for p, hw in _flat(value["high_watermarks"]).items()},
             opened={
                 p: None if error is None else str(error)
                 for p, error in _flat(value["opened"]).items()

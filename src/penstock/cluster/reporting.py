@@ -1,4 +1,4 @@
-"""Heartbeats to the controller: how long our logs are, and what came of opening them.
+"""Heartbeats to the controller: LEO and HW of our logs, and what came of opening them.
 
 Only what changed since the controller last took a report is told; a new controller is told everything.
 """
@@ -66,13 +66,15 @@ class Reporter:
         if not replicas.grown and not opened:
             return
         grown, replicas.grown = replicas.grown, {}
+        hosted = [found for partition in grown if (found := replicas.get(partition)) is not None]
         report = BrokerReport(
             broker=self._term.id,
             incarnation=self._term.incarnation,
-            log_ends={
-                partition: hosted.log.log_end_offset
-                for partition in grown
-                if (hosted := replicas.get(partition)) is not None
+            log_ends={one.partition: one.log.log_end_offset for one in hosted},
+            high_watermarks={
+                one.partition: one.log.high_watermark
+                for one in hosted
+                if one.replica.leadership is not None
             },
             opened=opened,
         )

@@ -73,6 +73,7 @@ class ClusterView:
         self.preferred_count: Counter[int] = Counter()  # partitions whose first replica it is
         self.moving: dict[TopicPartition, None] = {}  # those that are being reassigned
         self.log_ends: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        self.high_watermarks: dict[TopicPartition, int] = {}  # the highest that leaders reported
         self._revisions: dict[str, int] = {}  # of each key, deleted ones too
 
     def apply(self, key: str, value: bytes | None, revision: int) -> Change | None:
@@ -118,6 +119,8 @@ class ClusterView:
     def _apply_partition(self, key: str, entry: Entry | None) -> Change:
         partition = partition_of_key(key)
         old = self.partitions.pop(partition, None)
+        if entry is None:
+            self.high_watermarks.pop(partition, None)
         self.moving.pop(partition, None)
         if old is not None:
             for broker in old.value.replicas:
