@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.log import ColdRead, PartitionLog
+from penstock.log import ColdRead, FileSlice, PartitionLog
 from tests.log.support import (
     NOW_MS,
     Disk,
@@ -93,10 +93,12 @@ class TestReading:
         disk.log.track_high_watermark(9)
         assert read_all(disk.log) == written[:3]
 
-    def test_within_a_batch_that_batch_is_not_shown(self, disk: Disk) -> None:
+    @pytest.mark.parametrize("interval", [0, 4096])
+    def test_within_a_batch_that_batch_is_not_shown(self, make_disk: Make, interval: int) -> None:
+        disk = make_disk(index_interval_bytes=interval)
         written = ten_batches(disk)
         disk.log.set_high_watermark(13)
-        assert read_all(disk.log, bytes_max=1 << 20)[-1] == written[3]
+        assert read_all(disk.log) == written[:4]
         assert disk.log.read(13, 100) is None
 
     def test_more_batches_than_are_kept_track_of_do_no_harm(
@@ -141,6 +143,16 @@ class TestTimes:
         assert found.offset == 11
         assert disk.log.timestamp_at(12) is None
 
+    def test_an_index_that_goes_beyond_it_is_not_taken_for_a_wrong_one(
+        self, make_disk: Make
+    ) -> None:
+        disk = make_disk(index_interval_bytes=0)
+        ten_batches(disk)
+        disk.log.set_high_watermark(12)
+        assert disk.log.find_timestamp(NOW_MS + 20_000) is None
+        assert isinstance(disk.log.read(0, 1000), FileSlice), "it is still used"
+        assert offsets(disk.log) == list(range(12))
+
 
 class TestDeleting:
     def test_records_are_deleted_up_to_it(self, disk: Disk) -> None:
@@ -170,6 +182,7 @@ class TestDeleting:
         assert disk.log.log_start_offset == disk.log.high_watermark == 30
         disk.append(batch(1))
         assert read_bytes(disk.log, 30) == b""
+        assert disk.log.max_timestamp() is None
         disk.log.set_high_watermark(31)
         assert offsets(disk.log) == [30]
 

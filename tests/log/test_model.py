@@ -404,8 +404,8 @@ class LogMachine(RuleBasedStateMachine):
             assert (log.log_start_offset, log.log_end_offset) == (self.start, self.end)
             assert log.durable_offset <= self.end
             assert log.high_watermark == self.readable_end
-            if self.batches:
-                last = read_header(self.batches[-1])
+            last = read_header(self.batches[-1]) if self.batches else None
+            if last is not None and last.last_offset >= self.start:
                 assert log.last_epoch() == last.leader_epoch
 
 

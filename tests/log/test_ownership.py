@@ -234,6 +234,17 @@ class TestReplicas:
         store.remove(P1)
         assert store.found_on_disk() == []
 
+    async def test_a_cut_is_brought_to_the_disk_in_the_background(
+        self, start: Callable[[], LogStore]
+    ) -> None:
+        store = start()
+        log = store.open(P0, TopicConfig(), "one")
+        for _ in range(5):
+            log.append(batch())
+        store.settle(log.truncate(9))
+        store.settle(log.truncate(3))
+        assert log.append(batch()).base_offset == 3
+
     async def test_logs_can_be_looked_into_as_any_other(
         self, start: Callable[[], LogStore], tmp_path: Path
     ) -> None:

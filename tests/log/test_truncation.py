@@ -16,6 +16,8 @@ from penstock.errors import ApiError, CorruptLogError, ErrorCode
 from penstock.log import ColdRead, FileSlice, PartitionLog
 from penstock.log.epochs import EpochEnd
 from penstock.log.group_commit import GroupCommit
+from penstock.log.indexing import SegmentIndexes
+from penstock.log.inspect import verify
 from penstock.records.batch import read_header
 from tests.log.executors import HeldExecutor
 from tests.log.support import (
@@ -392,6 +394,24 @@ class TestPowerCuts:
         assert error.value.code is ErrorCode.kafka_storage_error
         assert cut.log.failure is not None
 
+    def test_even_if_a_thread_was_told_so_and_a_second_try_would_do(
+        self, cut: Disk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The system reports a failed sync once, and what was to be synced may be gone."""
+        plan = cut.log.truncate(31)
+        assert plan is not None
+
+        def broken(_: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", broken)
+            with pytest.raises(OSError, match="Input/output"):
+                plan.run()
+        with pytest.raises(ApiError):
+            cut.append()
+        assert cut.log.failure is not None
+
     def test_below_what_was_synced_only_the_rest_is_durable(self, cut: Disk) -> None:
         before = all_bytes(cut.log)
         cut.sync()
@@ -432,7 +452,7 @@ class TestBesideThreads:
             assert isinstance(found, FileSlice)
             slices.append((found, found.read()))
         cut.log.truncate(end)
-        cut.append_many(30, value=b"other", count=3)
+        cut.append_many(30, value=b"w" * 30, count=3)  # as long as those in whose place they are
         for found, old in slices:
             try:
                 assert found.read() == old
@@ -445,7 +465,7 @@ class TestBesideThreads:
         log = cut.restart()
         reads = [log.read(offset, 100) for offset in range(0, 60, 3)]
         log.truncate(end)
-        cut.append_many(30, value=b"other", count=3)
+        cut.append_many(30, value=b"w" * 30, count=3)
         codes: list[ErrorCode] = []
         for i, read in enumerate(reads):
             assert isinstance(read, ColdRead)
@@ -478,6 +498,34 @@ class TestBesideThreads:
         disk.append_many(3)
         assert all_bytes(log)[:3] == before[:3]
         assert all_bytes(disk.restart())[:3] == before[:3]
+
+    def test_even_if_the_cut_comes_when_they_are_all_but_done(
+        self, make_disk: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk = make_disk(segment_bytes=900, index_interval_bytes=0)
+        disk.append_many(20, count=3, value_bytes=30)
+        before = all_bytes(disk.log)
+        disk.stop()
+        disk.index(0).unlink()
+        log = disk.start()
+        read = log.read(0, 100)
+
+        class CutMeanwhile(SegmentIndexes):
+            __slots__ = ()
+
+            def finish(self) -> None:
+                super().finish()
+                log.truncate(9)
+
+        assert isinstance(read, ColdRead)
+        with monkeypatch.context() as patch:
+            patch.setattr("penstock.log.reading.SegmentIndexes", CutMeanwhile)
+            with pytest.raises(ApiError):
+                read.run()
+        disk.append_many(3)
+        assert all_bytes(log)[:3] == before[:3]
+        disk.stop()
+        assert verify(str(disk.directory)).is_sound
 
 
 class TestWaiting:

@@ -105,11 +105,13 @@ def replica_of(directory: str) -> str | None:
 
 
 def note_replica(directory: str, cluster_id: str) -> str:
-    """Say which partition the log in this new directory is a replica of; the file that says so.
+    """Say which partition the log in this directory is a replica of; the file that says so.
 
-    It has to be on disk before anything in the log counts as being there.
+    It has to be on disk before anything in the log counts as being there. If it was there already,
+    the process that wrote it may have died before that.
     """
-    replace_file(Directory(directory), REPLICA_FILE, cluster_id.encode(), durable=False)
+    if replica_of(directory) != cluster_id:
+        replace_file(Directory(directory), REPLICA_FILE, cluster_id.encode(), durable=False)
     return os.path.join(directory, REPLICA_FILE)
 
 

@@ -62,17 +62,25 @@ class CutPlan:
 
     directory: Directory
     file: LogFile | None  # the segment that is shorter now
-    is_done: bool = False
+    _is_done: bool = False
+    _error: OSError | None = None  # the system tells of a failed sync only once
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> None:
-        """Blocks. `OSError` means that nothing may be assumed."""
+        """Blocks. `OSError` means that nothing may be assumed, however often it is tried."""
         with self._lock:
-            if not self.is_done:
+            if self._error is not None:
+                raise self._error
+            if self._is_done:
+                return
+            try:
                 if self.file is not None:
                     self.file.sync()
                 self.directory.sync()
-                self.is_done = True
+            except OSError as error:
+                self._error = error
+                raise
+            self._is_done = True
 
 
 class CheckpointTurn:

@@ -27,6 +27,7 @@ from penstock.log.group_commit import GroupCommit
 from penstock.log.inspect import find_logs, size_of
 from penstock.log.ownership import OWN_DIRECTORY as OWN_DIRECTORY
 from penstock.log.partition_log import PartitionLog
+from penstock.log.plans import CutPlan
 from penstock.log.segment import OpenFiles
 from penstock.model import TopicPartition
 from penstock.settings import INT64_MAX, BrokerConfig, TopicConfig
@@ -131,6 +132,11 @@ class LogStore:
             with contextlib.suppress(OSError):  # other partitions are in it
                 os.rmdir(os.path.dirname(directory))
 
+    def settle(self, cut: CutPlan | None) -> None:
+        """Bring a cut to the disk, in the background, so that the next append need not wait for it."""
+        if cut is not None:
+            self._syncing.submit(cut.run)  # a failure is the next append's
+
     # Logs
 
     def _directory(self, partition: TopicPartition) -> str:
@@ -156,8 +162,7 @@ class LogStore:
                 dirty=self._dirty,
             )
             if cluster_id is not None:
-                if ownership.replica_of(directory) is None:
-                    log.sync_with(ownership.note_replica(directory, cluster_id))
+                log.sync_with(ownership.note_replica(directory, cluster_id))
                 log.on_sync_failed = self._disk_failed
         except CorruptLogError as error:
             raise StorageError(f"{error}; run `penstock log verify` and `repair`") from error
