@@ -137,8 +137,11 @@ class ClusterNode:
 
     async def hand_over(self) -> None:
         """Say that we leave, and wait until others lead what we led, or it takes too long."""
-        with contextlib.suppress(MetadataError):
+        try:
             await self.membership.announce_leaving()
+        except MetadataError as error:
+            logger.warning("leaving without a hand-over: %s", error)
+            return
         if len(self.view.brokers) < 2 or self.term.is_over:
             return
         with contextlib.suppress(TimeoutError):
