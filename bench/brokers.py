@@ -1,6 +1,7 @@
 """The two brokers under test, each a child process on a free loopback port."""
 
 import os
+import random
 import re
 import shutil
 import signal
@@ -12,9 +13,11 @@ from typing import ClassVar
 
 from bench import BenchError, jars, processes
 from bench.wire import Connection, KafkaError
-from penstock.processes.ports import free_port
+from penstock.processes.ports import is_free
 
 READY_TIMEOUT_S = 120.0
+_PORTS = range(11_000, 20_000)
+_given_out: set[int] = set()
 _ERROR = re.compile(r"\b(ERROR|FATAL)\b")
 _JAVA_LOGGING = f"-Dlog4j2.configurationFile={jars.BENCH / 'log4j2.properties'}"
 # What bin/kafka-run-class.sh gives every JVM; bin/kafka-server-start.sh adds a heap of 1 GB.
@@ -35,6 +38,19 @@ share.coordinator.state.topic.min.isr=1
 
 class BrokerFailedError(BenchError):
     """A broker did not start, or ended by itself; carries the end of its log."""
+
+
+def free_port() -> int:
+    """A port for one broker in all of its lives, given out once.
+
+    Neither outgoing connections nor the tests, which may run beside, take theirs from this range: a
+    broker that was stopped for a while finds its port free.
+    """
+    while True:
+        port = random.choice(_PORTS)
+        if port not in _given_out and is_free(port):
+            _given_out.add(port)
+            return port
 
 
 class Broker:

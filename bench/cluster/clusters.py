@@ -12,10 +12,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import ClassVar
 
-from bench.brokers import Broker, BrokerFailedError, Kafka, Penstock
+from bench.brokers import Broker, BrokerFailedError, Kafka, Penstock, free_port
 from bench.metrics import KAFKA, PENSTOCK
 from bench.wire import Connection, KafkaError, Metadata, PartitionState
-from penstock.processes.ports import free_ports
 from penstock.testing.etcd import EtcdCluster, etcd
 
 SIZE = 3
@@ -240,7 +239,7 @@ class KafkaCluster(Cluster):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        ports = dict(enumerate(free_ports(SIZE), start=1))
+        ports = {number: free_port() for number in range(1, SIZE + 1)}
         first = ",".join(
             f"{number}@127.0.0.1:{port}:{_kafka_id()}" for number, port in ports.items()
         )
