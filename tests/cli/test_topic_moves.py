@@ -175,6 +175,18 @@ def test_create_takes_a_replication_factor(three: TestCluster, command: Penstock
     assert "replicas" in command.fails("topic", "create", fresh(), "--replicas", "4")
 
 
+def test_create_tells_what_it_waited_for_in_vain(three: TestCluster) -> None:
+    controller = three.controller()
+    hanging = three.brokers[(controller.id + 1) % 3]
+    hanging.pause()
+    try:
+        words = Penstock(controller.address).fails("topic", "create", fresh(), "--replicas", "3")
+    finally:
+        hanging.resume()
+    assert "was not ready within 5 s" in words
+    three.wait_healthy()
+
+
 def test_a_broker_that_is_alone_moves_nothing(penstock_command: Penstock) -> None:
     topic = fresh()
     penstock_command.ok("topic", "create", topic)

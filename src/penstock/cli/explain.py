@@ -83,6 +83,11 @@ _SILENCE: Final = frozenset(
 def explain(error: KafkaError, subject: str, bootstrap: str, last_error: str) -> CommandError:
     """The failure that `error` is; `last_error` is what librdkafka reported before it."""
     name = error.name()
+    if name == "REQUEST_TIMED_OUT" and not error.str().startswith("Broker: "):
+        return CommandError(  # a broker that says what it waited for is not silent
+            f"{subject}: {error.str().rstrip('.')}." if subject else f"{error.str().rstrip('.')}.",
+            "`penstock cluster status` shows whether all brokers are well.",
+        )
     if name in _SILENCE:
         return silent(bootstrap, last_error)
     detail = error.str().removeprefix("Broker: ").rstrip(".") + "."
