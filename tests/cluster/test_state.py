@@ -59,6 +59,8 @@ def partitions(draw: st.DrawFn) -> PartitionState:
         removing=tuple(draw(st.sets(st.sampled_from(replicas)))),
         ready=frozenset(draw(st.sets(st.sampled_from(replicas)))),
         errors=draw(st.dictionaries(st.sampled_from(replicas), st.text())),
+        replica_count=draw(st.none() | st.integers(min_value=1)),
+        is_unclean_wanted=draw(st.booleans()),
         extra=draw(EXTRA),
     )
 
