@@ -106,6 +106,7 @@ def test_a_broker_that_hangs_is_not_shown_as_up(command: Penstock, three: TestCl
     report = command.run("cluster", "status", "--json").json
     state = {item["id"]: item["state"] for item in report["brokers"]}[hanging.id]
     assert state in {"silent", "gone"}
+    three.wait_for(lambda: hanging.id not in leader.known().brokers, "the end of its lease")
     hanging.resume()
     three.wait_healthy()
 
@@ -182,6 +183,7 @@ def test_watch_goes_on_with_other_brokers_when_the_one_that_was_asked_dies(
     finally:
         process.kill()
         process.communicate()
+        victim.kill()
         victim.start()
         three.wait_healthy()
 

@@ -222,7 +222,8 @@ class TestCluster:
     def wait_healthy(self, *, timeout_s: float = DEADLINE_S) -> None:
         """Return when every responsive broker knows all of them, every leader, and nobody out of sync.
 
-        A broker that is dead or paused keeps its partitions from being healthy.
+        A broker that is dead or paused keeps its partitions from being healthy. What nobody has noticed
+        yet is not waited for: before you resume a broker, wait for what its pause is to bring about.
         """
         from penstock.client.errors import ClientError
 
