@@ -82,6 +82,19 @@ def test_a_follower_below_the_leaders_log_starts_anew(cluster: Cluster) -> None:
     assert cluster[2].replica.fetched(fetch, answer) == [StartAt(offset=40)]
 
 
+def test_a_follower_without_records_has_nothing_to_cut_wherever_it_begins(cluster: Cluster) -> None:
+    for _ in range(3):
+        cluster.produce(1)
+    answer = cluster.serve(1, replace(cluster.ask(2), offset=2, last_epoch=-1))
+    assert (answer.error, answer.diverging, answer.log_start) == (None, None, None)
+
+
+def test_a_follower_that_begins_beyond_the_leaders_log_starts_anew(cluster: Cluster) -> None:
+    cluster.produce(1)
+    answer = cluster.serve(1, replace(cluster.ask(2), offset=9, last_epoch=-1))
+    assert answer.log_start == 0
+
+
 class TestTheLeaderRefuses:
     @pytest.mark.parametrize(
         ("epoch", "code"),

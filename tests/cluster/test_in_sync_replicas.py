@@ -163,6 +163,19 @@ class TestProposals:
         cluster.tick(1)
         assert len(cluster[1].proposals) == 2
 
+    def test_are_shut_out_by_another_when_they_are_not_wanted_any_more(
+        self, cluster: Cluster
+    ) -> None:
+        """Else a shrink of unknown outcome would hold up acks=all for ever."""
+        lost = cluster.brokers.pop(3)
+        cluster.tick(1)
+        cluster[1].replica.proposal_unknown(cluster[1].proposals[0])
+        cluster.brokers[3] = lost
+        cluster.tick(1)
+        assert proposed(cluster) == {1, 2, 3}
+        assert cluster.commit(cluster[1].proposals[-1])
+        assert not cluster.commit(cluster[1].proposals[0])
+
     def test_take_out_who_leaves_once_all_who_come_are_in_sync(self, cluster: Cluster) -> None:
         cluster.write(isr=cluster.isr(1, 2), adding=(3,), removing=(2,))
         assert proposed(cluster) is None

@@ -198,10 +198,12 @@ class HalfBrokenLogs(LogStore):
 
     is_broken = True
 
-    def open(self, partition: TopicPartition, config: TopicConfig) -> PartitionLog:
+    def open(
+        self, partition: TopicPartition, config: TopicConfig, cluster_id: str | None = None
+    ) -> PartitionLog:
         if self.is_broken and partition.partition == 2:
             raise StorageError("no space left on device")
-        return super().open(partition, config)
+        return super().open(partition, config, cluster_id)
 
 
 class UncertainStore(MemoryStore):

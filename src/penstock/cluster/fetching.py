@@ -462,7 +462,10 @@ class LeaderFetcher:
 def _fetched(fetch: ReplicaFetch, item: Answered) -> ReplicaFetched:
     """The answer as the replica understands it."""
     log_start = None
-    if item.error_code == ErrorCode.offset_out_of_range and item.log_start > fetch.offset:
+    if item.error_code == ErrorCode.offset_out_of_range and item.log_start not in (
+        -1,
+        fetch.offset,
+    ):
         log_start = item.log_start
     elif item.error_code:
         try:

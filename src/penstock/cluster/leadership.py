@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from penstock.cluster.local import LocalReplica
 from penstock.cluster.messages import (
     ALL,
+    NO_EPOCH,
     AnswerProduce,
     BeginEpoch,
     Effect,
@@ -171,7 +172,8 @@ class Leadership:
             newer = error is ErrorCode.unknown_leader_epoch
             return replace(answer, error=error), [RefreshMetadata()] if newer else []
         log = self._local.log
-        if fetch.offset < log.log_start_offset:
+        is_beyond = fetch.last_epoch == NO_EPOCH and fetch.offset > log.log_end_offset
+        if fetch.offset < log.log_start_offset or is_beyond:
             return replace(answer, log_start=log.log_start_offset), []
         diverging = self._divergence(fetch)
         if diverging is not None:
@@ -198,7 +200,7 @@ class Leadership:
     def _divergence(self, fetch: ReplicaFetch) -> EpochEnd | None:
         """Where the follower's last epoch ended here, if its log is not a beginning of ours."""
         log = self._local.log
-        if fetch.offset == log.log_start_offset:
+        if fetch.offset == log.log_start_offset or fetch.last_epoch == NO_EPOCH:
             return None  # it has nothing that could differ
         end = log.end_offset_for_epoch(fetch.last_epoch)
         if end.epoch == fetch.last_epoch and fetch.offset <= end.end_offset:
@@ -260,7 +262,8 @@ class Leadership:
         return self._advance(now) + self._propose(self._wanted_isr(now), now)
 
     def _propose(self, wanted: Mapping[int, str], now: float) -> list[Effect]:
-        if wanted == self.state.isr or self._awaits_outcome:
+        """Also what is in the store already, if something else may get there: that shuts it out."""
+        if self._awaits_outcome or (wanted == self.state.isr and not self._proposals):
             return []
         if not self._local.term.holds_lease(now):
             return []

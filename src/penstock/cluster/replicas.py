@@ -278,9 +278,9 @@ class Replicas:
             log=log,
             settings=self._settings(config),
             brokers=self._view.brokers,
-            high_watermark=log.log_start_offset,
+            high_watermark=log.recovered_high_watermark,
         )
-        log.track_high_watermark(log.log_start_offset)
+        log.track_high_watermark(log.recovered_high_watermark)
         hosted = Hosted(Replica(local), log, topic.value.id, state.cluster_id)
         self._hosted[partition] = hosted
         self._came_of_opening(partition, None)
@@ -446,10 +446,10 @@ class Replicas:
                     "cutting what the leader does not have partition=%s from=%d to=%d",
                     hosted.partition, effect.offset, log.log_end_offset,
                 )  # fmt: skip
-                log.truncate(effect.offset)
+                self._logs.settle(log.truncate(effect.offset))
                 self.grown[hosted.partition] = None
             case StartAt():
-                log.restart_at(effect.offset)
+                self._logs.settle(log.restart_at(effect.offset))
                 self.grown[hosted.partition] = None
 
     def _role_changed(self, hosted: Hosted, effect: RoleChanged) -> None:
