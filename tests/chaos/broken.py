@@ -2,25 +2,46 @@
 
     python -m tests.chaos.broken RULE serve …       # `penstock serve …`, but for the rule
 
-The rules are those that the simulation breaks, too (`penstock.testing.simulation.broken_replicas`).
+Most of the rules are among those that the simulation breaks (`penstock.testing.simulation`).
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from penstock.cluster.leadership import Leadership
 from penstock.cluster.replica import Replica
+from penstock.log import PartitionLog
 from penstock.testing.simulation import broken_replicas as broken
 
 __all__ = ["RULES", "program"]
 
-RULES: Final[dict[str, type[Leadership]]] = {
-    "truncate": broken.NeverDiverges,
-    "commit-when-followers-have-it": broken.ShowsAtOnce,
-    "lease": broken.AppendsWithoutLease,
-    "join-with-all-committed": broken.TakesInWhoeverFetches,
+
+def _lead_by(leadership: type[Leadership]) -> Callable[[], None]:
+    def break_it() -> None:
+        Replica.leadership_type = leadership
+
+    return break_it
+
+
+def _read_to_the_end() -> None:
+    """Show consumers what is not committed."""
+    read = PartitionLog.read
+
+    def read_all(log: PartitionLog, offset: int, bytes_max: int, **_: Any) -> Any:
+        return read(log, offset, bytes_max, uncommitted=True)
+
+    PartitionLog.read = read_all  # type: ignore[method-assign,assignment]
+
+
+RULES: Final[dict[str, Callable[[], None]]] = {
+    "commit-when-followers-have-it": _lead_by(broken.ShowsAtOnce),
+    "read-what-is-committed": _read_to_the_end,
+    # A follower that may keep what differs refuses what comes next, so that is noticed by its absence.
+    "truncate": _lead_by(broken.NeverDiverges),
+    "join-with-all-that-is-committed": _lead_by(broken.TakesInWhoeverFetches),
 }
 
 
@@ -30,8 +51,7 @@ def program(rule: str) -> tuple[str, ...]:
 
 
 def main() -> None:
-    rule = sys.argv.pop(1)
-    Replica.leadership_type = RULES[rule]
+    RULES[sys.argv.pop(1)]()
     from penstock.cli.main import main as penstock
 
     penstock()

@@ -8,14 +8,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.testing.clusters import TestCluster, cluster
 from tests.chaos.checker import Violation, check
 from tests.chaos.disks import read_disks
-from tests.chaos.faults import plan
+from tests.chaos.faults import Round, plan
 from tests.chaos.history import Committed, History
 from tests.chaos.injector import Injector
 from tests.chaos.observer import Observer
@@ -62,8 +62,20 @@ class Outcome:
         )
 
 
-def run(seed: int, seconds: float, say: Say, *, program: Sequence[str] = ()) -> Outcome:
-    """Hurt a cluster for so many seconds. `program` is what runs instead of `penstock`."""
+def run(
+    seed: int,
+    seconds: float,
+    say: Say,
+    *,
+    program: Sequence[str] = (),
+    rounds: Iterable[Round] | None = None,
+) -> Outcome:
+    """Hurt a cluster for so many seconds, or by these `rounds` until they are over.
+
+    `program` is what runs instead of `penstock`.
+    """
+    if rounds is None:
+        rounds = plan(seed, brokers=3, partitions=PARTITIONS, lease_s=LEASE_S)
     outcome = Outcome(seed=seed)
     began_s = time.monotonic()
 
@@ -73,14 +85,16 @@ def run(seed: int, seconds: float, say: Say, *, program: Sequence[str] = ()) -> 
     program = program or (sys.executable, "-m", "penstock")
     with cluster(partitionable=True, program=program, lease_ttl_s=LEASE_S) as running:
         try:
-            _run(running, outcome, seconds, stamped)
+            _run(running, outcome, rounds, seconds, stamped)
         finally:
             if not outcome.is_sound:
                 outcome.kept = _keep(running)
     return outcome
 
 
-def _run(running: TestCluster, outcome: Outcome, seconds: float, say: Say) -> None:
+def _run(
+    running: TestCluster, outcome: Outcome, rounds: Iterable[Round], seconds: float, say: Say
+) -> None:
     settings = {"min.insync.replicas": "2", "segment.bytes": "1000000"}
     topic = running.create_topic("chaos", partitions=PARTITIONS, replicas=3, settings=settings)
     operator = Operator(running, topic, PARTITIONS)
@@ -90,7 +104,7 @@ def _run(running: TestCluster, outcome: Outcome, seconds: float, say: Say) -> No
     workload.start()
     observer.start()
     try:
-        _hurt(running, outcome, seconds, injector, workload, say)
+        _hurt(running, outcome, rounds, seconds, injector, workload, say)
         if not outcome.stuck:
             operator.spread_again()
             workload.stop()
@@ -100,22 +114,28 @@ def _run(running: TestCluster, outcome: Outcome, seconds: float, say: Say) -> No
     finally:
         workload.abandon()
         observer.stop()
-    with contextlib.suppress(TimeoutError):
-        injector.end_all()
-        workload.stop()
-    history = workload.history()
+    if outcome.stuck:
+        say(f"stuck: {outcome.stuck}")
+        with contextlib.suppress(TimeoutError):
+            injector.end_all()
+            workload.stop(timeout_s=15)
+    try:
+        history = outcome.history = workload.history()
+    except TimeoutError as error:
+        outcome.stuck = outcome.stuck or str(error)
+        return
     history.told = observer.told
-    for broker in running.brokers:
-        broker.terminate()
     if not outcome.stuck:
+        for broker in running.brokers:
+            broker.terminate()
         history.disks = read_disks(running.brokers, topic)
-    outcome.history = history
     outcome.violations = check(history)
 
 
 def _hurt(
     running: TestCluster,
     outcome: Outcome,
+    rounds: Iterable[Round],
     seconds: float,
     injector: Injector,
     workload: Workload,
@@ -123,8 +143,7 @@ def _hurt(
 ) -> None:
     workload.wait_for_progress(PROGRESS_S_MAX)
     deadline_s = time.monotonic() + seconds
-    brokers = len(running.brokers)
-    for round_ in plan(outcome.seed, brokers=brokers, partitions=PARTITIONS, lease_s=LEASE_S):
+    for round_ in rounds:
         began_s, before = time.monotonic(), workload.acknowledged
         injector.perform(round_)
         healed_s = time.monotonic()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
@@ -71,12 +71,11 @@ class Workload:
             for n in range(2)
         ]  # fmt: skip
         self._writing = [
-            threading.Thread(target=writer.run, args=(self._stop_writing,), daemon=True)
-            for writer in self.writers
+            _thread(writer.name, writer.run, self._stop_writing) for writer in self.writers
         ]
         self._reading = [
-            threading.Thread(target=run, args=(self._stop_reading,), daemon=True)
-            for run in (*(r.run for r in self.readers), *(m.run for m in self.members))
+            *(_thread(reader.name, reader.run, self._stop_reading) for reader in self.readers),
+            *(_thread(member.name, member.run, self._stop_reading) for member in self.members),
         ]
 
     def start(self) -> None:
@@ -159,12 +158,18 @@ class Workload:
             consumer.close()
 
 
+def _thread(
+    name: str, run: Callable[[threading.Event], None], stop: threading.Event
+) -> threading.Thread:
+    return threading.Thread(target=run, args=(stop,), daemon=True, name=name)
+
+
 def _join(threads: list[threading.Thread], timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
     for thread in threads:
         thread.join(max(0.0, deadline_s - time.monotonic()))
         if thread.is_alive():
-            raise TimeoutError(f"a client did not end within {timeout_s:g} s")
+            raise TimeoutError(f"{thread.name} did not end within {timeout_s:g} s")
 
 
 def read_all(bootstrap: str, topic: str, partition: int) -> Iterator[Seen]:
@@ -174,6 +179,7 @@ def read_all(bootstrap: str, topic: str, partition: int) -> Iterator[Seen]:
         **CONNECTION,
         "bootstrap.servers": bootstrap,
         "group.id": "final",
+        "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
         "check.crcs": True,
     }
@@ -182,7 +188,7 @@ def read_all(bootstrap: str, topic: str, partition: int) -> Iterator[Seen]:
         consumer.assign([TopicPartition(topic, partition, 0)])
         position = 0
         while position < end:
-            messages = consumer.consume(10_000, timeout=20)
+            messages = consumer.consume(min(10_000, end - position), timeout=20)
             if not messages:
                 raise TimeoutError(f"{topic}-{partition} gives nothing at {position} of {end}")
             for message in messages:
