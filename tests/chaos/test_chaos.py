@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shutil
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -15,6 +17,14 @@ from tests.chaos.history import Committed
 from tests.chaos.run import run
 
 SECONDS = 20.0
+
+
+@pytest.fixture(autouse=True)
+def quiet_clients() -> Iterator[None]:
+    """They tell of every broker that does not answer."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def test_a_cluster_under_random_faults_loses_repeats_and_reorders_nothing_promised() -> None:
