@@ -142,7 +142,7 @@ class Replicas:
                 stored is None or self._term.id not in stored.value.replicas
             ):
                 logger.info("a replica that is kept elsewhere goes partition=%s", partition)
-                self._logs.remove(partition)
+                self._remove(partition)
         self._opening = asyncio.create_task(self._open_for_ever())
 
     async def stop(self) -> None:
@@ -211,9 +211,13 @@ class Replicas:
         """Time has passed: for those whom it concerns."""
         now = self._now()
         for hosted in tuple(self._busy):
-            self._perform(hosted, hosted.replica.tick(now))
+            effects = hosted.replica.tick(now)
+            committed = hosted.replica.high_watermark
+            if hosted.log.high_watermark < committed and hosted.log.failure is None:
+                effects.append(HighWatermark(offset=committed))  # the last try has failed
+            failure = self._perform(hosted, effects)
             leadership = hosted.replica.leadership
-            if leadership is None or leadership.is_settled:
+            if leadership is None or (leadership.is_settled and failure is None):
                 self._busy.pop(hosted, None)
 
     def note_failures(self) -> None:
@@ -373,13 +377,12 @@ class Replicas:
         hosted = self._hosted.get(replica.local.partition)
         if hosted is None or hosted.replica is not replica:
             return
-        try:
-            self._perform(hosted, replica.fetched(fetch, answer))
-            if answer.error is None:
-                hosted.leader_high_watermark = answer.high_watermark
-                self._follow_log_start(hosted, answer.leader_log_start)
-        except (ApiError, OSError) as error:
-            self._pause(hosted, error)
+        failure = self._perform(hosted, replica.fetched(fetch, answer))
+        if failure is not None:
+            self._pause(hosted)
+        elif answer.error is None:
+            hosted.leader_high_watermark = answer.high_watermark
+            self._follow_log_start(hosted, answer.leader_log_start)
 
     def fetch_lost(self, replica: Replica, fetch: ReplicaFetch) -> None:
         replica.fetch_lost(fetch)
@@ -391,38 +394,46 @@ class Replicas:
         if start > hosted.log.log_start_offset:
             hosted.log.delete_records_before(start)
 
-    def _pause(self, hosted: Hosted, error: Exception) -> None:
+    def _pause(self, hosted: Hosted) -> None:
         """It could not be written, a full disk perhaps: try again in a while."""
-        logger.error("a follower can not write partition=%s error=%s", hosted.partition, error)
-        leader = hosted.followed
         self._unfollow(hosted)
-        if leader is not None:
-            loop = asyncio.get_running_loop()
-            loop.call_later(_FAILED_RETRY_S, self._resume, hosted, leader)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_FAILED_RETRY_S, self._resume, hosted)
 
-    def _resume(self, hosted: Hosted, leader: int) -> None:
-        following = hosted.replica.following
+    def _resume(self, hosted: Hosted) -> None:
+        following = hosted.replica.following  # of another leader, perhaps, by now
         is_here = self._hosted.get(hosted.partition) is hosted
-        if is_here and hosted.followed is None and following is not None:
-            self._follow(hosted, leader)
+        is_sound = hosted.log.failure is None
+        if is_here and is_sound and hosted.followed is None and following is not None:
+            self._follow(hosted, following.leader)
 
     # -- effects --------------------------------------------------------------------------------
 
-    def _perform(self, hosted: Hosted, effects: list[Effect]) -> None:
+    def _perform(self, hosted: Hosted, effects: list[Effect]) -> Exception | None:
+        """All of them, also behind one that the disk refuses, for others wait for those; its error."""
+        failure: Exception | None = None
         for effect in effects:
-            match effect:
-                case AnswerProduce():
-                    self._answer(effect.token, effect.error)
-                case ProposeIsr():
-                    self._propose(hosted.replica, effect)
-                case RoleChanged():
-                    self._role_changed(hosted, effect)
-                case RefreshMetadata():
-                    self._refresh(hosted.partition)
-                case DropReplica():
-                    self._drop(hosted)
-                case _:
-                    self._change_log(hosted, effect)
+            try:
+                match effect:
+                    case AnswerProduce():
+                        self._answer(effect.token, effect.error)
+                    case ProposeIsr():
+                        self._propose(hosted.replica, effect)
+                    case RoleChanged():
+                        self._role_changed(hosted, effect)
+                    case RefreshMetadata():
+                        self._refresh(hosted.partition)
+                    case DropReplica():
+                        self._drop(hosted)
+                    case _:
+                        self._change_log(hosted, effect)
+            except (ApiError, OSError) as error:
+                logger.error(
+                    "a replica can not do what it has to partition=%s effect=%s error=%s",
+                    hosted.partition, type(effect).__name__, error,
+                )  # fmt: skip
+                failure = failure or error
+        return failure
 
     def _change_log(self, hosted: Hosted, effect: Effect) -> None:
         log = hosted.log
@@ -498,10 +509,18 @@ class Replicas:
         self.opened.pop(partition, None)
         self.grown.pop(partition, None)
         self.unconfirmed.pop(partition, None)
-        self._logs.remove(partition)
+        self._remove(partition)
         stored = self._view.partitions.get(partition)
         if stored is not None and self._term.id in stored.value.replicas:
             self._open_soon(partition)  # a topic made anew
+
+    def _remove(self, partition: TopicPartition) -> None:
+        try:
+            self._logs.remove(partition)
+        except (
+            OSError
+        ) as error:  # it is out of service; the next start, or a new one, meets it again
+            logger.error("a log can not be removed partition=%s error=%s", partition, error)
 
     def _look_after(self, hosted: Hosted) -> None:
         leadership = hosted.replica.leadership

@@ -1,0 +1,121 @@
+"""A disk that refuses once keeps nobody waiting for ever, and loses nobody their place."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cluster.state import topic_key
+from penstock.errors import StorageError
+from penstock.log import PartitionLog
+from penstock.model import TopicPartition
+from tests.cluster.wired import TIMEOUT_S, TOPIC, Member, Stage, until
+from tests.kafka.batches import make_batch
+
+ORDERS = TopicPartition(TOPIC, 0)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage(tmp_path, replica_fetch_wait_ms_max=20)
+    yield stage
+    await stage.stop()
+
+
+class Refusal:
+    """A method of one log that fails while `is_on`, as it does on a disk that refuses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, log: PartitionLog, method: str) -> None:
+        self.is_on = True
+        self.count = 0
+        original: Callable[..., Any] = getattr(PartitionLog, method)
+
+        def refusing(self_: PartitionLog, *args: Any) -> Any:
+            if self_ is log and self.is_on:
+                self.count += 1
+                raise StorageError("the disk refuses")
+            return original(self_, *args)
+
+        monkeypatch.setattr(PartitionLog, method, refusing)
+
+
+def append_and_wait(member: Member) -> asyncio.Future[None]:
+    hosted = member.hosted()
+    batch = memoryview(bytearray(make_batch(b"x")))
+    appended = member.replicas.append(hosted, batch, -1)
+    return member.replicas.until_acknowledged(hosted, appended.end_offset, TIMEOUT_S)
+
+
+async def test_a_produce_is_answered_though_the_high_watermark_can_not_be_shown_yet(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, follower = await stage.add(1), await stage.add(2)
+    await stage.create(leader, follower)
+    await stage.until_in_sync(leader, follower)
+    refusal = Refusal(monkeypatch, leader.log(), "set_high_watermark")
+    async with asyncio.timeout(TIMEOUT_S):
+        await append_and_wait(leader)
+    assert refusal.count
+    assert leader.log().high_watermark == 0
+    refusal.is_on = False
+    leader.replicas.tick()
+    assert leader.log().high_watermark == 1
+
+
+async def test_a_follower_whose_disk_refused_goes_on_with_the_leader_of_the_moment(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, follower = [await stage.add(number) for number in (1, 2, 3)]
+    await stage.create(one, two, follower)
+    await stage.until_in_sync(one, two, follower)
+    refusal = Refusal(monkeypatch, follower.log(), "append_fetched")
+    one.append(b"first")
+    await until(lambda: refusal.count == 1, "it was refused by the first leader's follower")
+    await until(lambda: two.log().log_end_offset == 1, "the next leader has it")
+    stage.elect(two)
+    await until(lambda: refusal.count == 2, "and by the next one's, before it tries again")
+    refusal.is_on = False
+    await until(lambda: follower.log().log_end_offset == 1, "it goes on")
+    two.append(b"second")
+    await until(lambda: follower.contents() == two.contents(), "with the second leader")
+
+
+async def test_a_log_that_failed_for_good_is_not_fetched_for(stage: Stage) -> None:
+    leader, follower = await stage.add(1), await stage.add(2)
+    await stage.create(leader, follower)
+    await stage.until_in_sync(leader, follower)
+    follower.log().fail("the disk is gone")
+    leader.append(b"x")
+    await until(lambda: follower.hosted().followed is None, "it stops")
+    before = len(leader.requests)
+    await asyncio.sleep(1.2)  # it would have tried again after a second
+    assert len(leader.requests) - before <= 1
+
+
+async def test_a_topic_made_anew_is_told_of_though_the_old_log_can_not_be_moved_away(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await stage.add(1)
+    await stage.create(leader)
+    leader.append(b"old")
+    rename = os.rename
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "rename", refuse)
+    stage.write(topic_key(TOPIC), None)
+    stage.topic_id = uuid.uuid4()
+    topic_made = asyncio.create_task(stage.create(leader))
+    await until(lambda: leader.replicas.opened.get(ORDERS), "the reason is known")
+    assert "Input/output error" in str(leader.replicas.opened[ORDERS])
+    monkeypatch.setattr(os, "rename", rename)
+    topic_made.cancel()
+    await asyncio.gather(topic_made, return_exceptions=True)
