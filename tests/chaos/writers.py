@@ -53,6 +53,9 @@ class Writer:
             "bootstrap.servers": bootstrap,
             "acks": "all",
             "enable.idempotence": True,
+            # Else librdkafka goes on under a new epoch of its own after a record that it gave up on,
+            # and sends others again that may have got through: nobody could tell that they are the same.
+            "enable.gapless.guarantee": True,
             "message.timeout.ms": timeout_ms,
             "linger.ms": 5,
             "batch.num.messages": 50,
