@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from tests.chaos.history import Outcome, Sent, Value
+from tests.chaos.history import NO_OFFSET, Outcome, Sent, Value
 from tests.chaos.settings import CONNECTION
 
 __all__ = ["OnceWriter", "Writer"]
@@ -124,7 +124,7 @@ class Writer:
     ) -> Callable[[KafkaError | None, Any], None]:
         def delivered(error: KafkaError | None, message: Any) -> None:
             if error is None:
-                self._answers[value] = (Outcome.ACKNOWLEDGED, message.offset())
+                self._answers[value] = (Outcome.ACKNOWLEDGED, _known(message.offset()))
                 self._sent_at[partition] = max(self._sent_at[partition], sent_s)
                 self.acknowledged += 1
                 return
@@ -200,7 +200,7 @@ class OnceWriter:
         outcome, offset, sent_s = Outcome.UNKNOWN, -1, time.monotonic()
         try:
             future = producer.send(self._topic, value=value.encode(), partition=partition)
-            offset = future.get(timeout=10).offset
+            offset = _known(future.get(timeout=10).offset)
             outcome = Outcome.ACKNOWLEDGED
             self.acknowledged += 1
             self._sent_at[partition] = sent_s
@@ -209,3 +209,8 @@ class OnceWriter:
         except Refusal:
             pass  # it may be there
         self._sent.append(Sent(value, partition, outcome, offset))
+
+
+def _known(offset: int | None) -> int:
+    """A client that learns by a retry that a record is there already does not know where."""
+    return NO_OFFSET if offset is None else offset
