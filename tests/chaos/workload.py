@@ -87,20 +87,21 @@ class Workload:
         return sum(writer.acknowledged for writer in self.writers)
 
     def wait_for_progress(self, timeout_s: float) -> None:
-        """Return when every partition has acknowledged a record that was sent from now on."""
+        """Return when every partition and every writer has got a record through that was sent from now on."""
         before = time.monotonic()
         deadline_s = before + timeout_s
-        waiting = set(range(self._partitions))
-        while waiting:
-            waiting = {
-                partition
-                for partition in waiting
-                if not any(w.acknowledged_since(partition, before) for w in self.writers)
-            }
-            if waiting and time.monotonic() > deadline_s:
-                raise TimeoutError(
-                    f"after {timeout_s:g} s nothing new is acknowledged in partition(s) {waiting}"
-                )
+        partitions, writers = set(range(self._partitions)), set(self.writers)
+        while partitions or writers:
+            for writer in self.writers:
+                through = {p for p in range(self._partitions) if writer.has_through(p, before)}
+                partitions -= through
+                if through:
+                    writers.discard(writer)
+            if time.monotonic() > deadline_s:
+                text = f"after {timeout_s:g} s nothing new is acknowledged"
+                text += f" in partition(s) {sorted(partitions)}" if partitions else ""
+                text += "".join(f" of {writer.describe()}" for writer in writers)
+                raise TimeoutError(text)
             time.sleep(_PROGRESS_POLL_S)
 
     def stop(self, *, timeout_s: float = 60.0) -> None:

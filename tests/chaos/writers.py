@@ -66,9 +66,13 @@ class Writer:
         self._sent_at = [0.0] * partitions  # when the newest acknowledged record was sent
         self._is_dead = False
 
-    def acknowledged_since(self, partition: int, time_s: float) -> bool:
+    def has_through(self, partition: int, time_s: float) -> bool:
         """Whether a record sent after `time_s` was acknowledged there."""
         return self._sent_at[partition] > time_s
+
+    def describe(self) -> str:
+        waiting = len(self._partition_of) - self.acknowledged - sum(self.failures.values())
+        return f"{self.name} ({waiting} without an answer, failures {self.failures})"
 
     def sent(self) -> list[Sent]:
         """All records; those without an answer may be in the log or not."""
@@ -159,8 +163,11 @@ class OnceWriter:
         self._sent: list[Sent] = []
         self._sent_at = [0.0] * partitions
 
-    def acknowledged_since(self, partition: int, time_s: float) -> bool:
+    def has_through(self, partition: int, time_s: float) -> bool:
         return self._sent_at[partition] > time_s
+
+    def describe(self) -> str:
+        return f"{self.name} ({self.acknowledged} of {len(self._sent)} got through)"
 
     def sent(self) -> list[Sent]:
         return list(self._sent)
