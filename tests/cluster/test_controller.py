@@ -10,7 +10,7 @@ import pytest
 from penstock.cluster import requests
 from penstock.cluster.controller import BrokerReport, Loss
 from penstock.cluster.placement import Placement
-from penstock.cluster.state import Readiness, partition_key
+from penstock.cluster.state import Readiness, broker_key, encode_broker, partition_key
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.store import TRANSACTION_OPERATIONS_MAX
 from penstock.model import TopicPartition
@@ -234,6 +234,24 @@ class TestElections:
         desk.as_leader(0, isr=desk.isr(1, 2, 3))
         desk.settle(desk.controller.prefer([ORDERS]))
         assert (desk[0].leader, desk[0].leader_epoch) == (1, 2)
+
+    def test_rest_on_who_is_there_if_somebody_is_elected_who_was_not_in_sync(
+        self, desk: Desk
+    ) -> None:
+        """All have lost their disks, come back and are in sync again: the watch of brokers is behind."""
+        for broker in (1, 2, 3):
+            desk.report(broker, log_ends={ORDERS: 10})
+        back = [registration(broker, start=2, disk=2) for broker in (1, 2, 3)]
+        for returned in back:
+            desk.write(broker_key(returned.id), encode_broker(returned))
+        desk.as_leader(
+            0,
+            leader_incarnation="1.2",
+            leader_epoch=7,
+            isr={returned.id: returned.storage_id for returned in back},
+        )
+        assert desk[0].leader_epoch == 7
+        assert desk[0].isr == {1: "1.2", 2: "2.2", 3: "3.2"}
 
 
 class TestReplicas:

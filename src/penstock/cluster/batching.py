@@ -19,16 +19,17 @@ __all__ = ["KeyChange", "batched"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyChange:
-    """Write `value` (None: delete the key) if the key is at `revision`, and so is `also`."""
+    """Write `value` (None: delete the key) if the key is at `revision`, and `also` holds."""
 
     key: str
     value: bytes | None
     revision: int  # 0: it must not exist
-    also: Compare | None = None  # another key that the change rests on
+    also: tuple[Compare, ...] = ()  # of other keys that the change rests on
 
     @property
     def size_bytes(self) -> int:
-        return 2 * len(self.key) + len(self.value or b"") + len(self.also.key if self.also else "")
+        others = sum(len(compare.key) for compare in self.also)
+        return 2 * len(self.key) + len(self.value or b"") + others
 
 
 def batched(changes: Iterable[KeyChange], guard: Compare | None = None) -> Iterator[Transaction]:
@@ -56,15 +57,13 @@ def batched(changes: Iterable[KeyChange], guard: Compare | None = None) -> Itera
 
 
 def _compares(change: KeyChange) -> set[Compare]:
-    own = Compare(key=change.key, mod_revision=change.revision)
-    return {own} if change.also is None else {own, change.also}
+    return {Compare(key=change.key, mod_revision=change.revision), *change.also}
 
 
 def _transaction(batch: list[KeyChange], guards: Iterable[Compare]) -> Transaction:
     compares = dict.fromkeys(guards)  # a dict keeps the order
     for change in batch:
-        if change.also is not None:
-            compares[change.also] = None
+        compares.update(dict.fromkeys(change.also))
         compares[Compare(key=change.key, mod_revision=change.revision)] = None
     return Transaction(
         compares=tuple(compares),

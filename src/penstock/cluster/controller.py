@@ -27,6 +27,7 @@ from penstock.cluster.state import (
     CONTROLLER,
     PartitionState,
     TopicState,
+    broker_key,
     encode_partition,
     partition_key,
     partition_of_key,
@@ -254,18 +255,36 @@ class Controller:
             if state is None:
                 self._short[partition] = None  # nobody is there to hold it
                 return None
-            also = Compare(key=topic_key(partition.topic), mod_revision=topic.revision)
-            return KeyChange(key=key, value=encode_partition(state), revision=0, also=also)
+            wanted = Compare(key=topic_key(partition.topic), mod_revision=topic.revision)
+            return KeyChange(key=key, value=encode_partition(state), revision=0, also=(wanted,))
         if topic is None:
             absent = Compare(key=topic_key(partition.topic), mod_revision=0)
-            return KeyChange(key=key, value=None, revision=stored.revision, also=absent)
+            return KeyChange(key=key, value=None, revision=stored.revision, also=(absent,))
         state = self.next_state(partition, stored.value, topic.value, placement)
         if state == stored.value:
             self._opened.pop(partition, None)  # the store has what was said
             return None
         state = replace(state, partition_epoch=stored.value.partition_epoch + 1)
         self._note_loss(partition, stored.value, state)
-        return KeyChange(key=key, value=encode_partition(state), revision=stored.revision)
+        also = self._who_is_there(stored.value, state)
+        value = encode_partition(state)
+        return KeyChange(key=key, value=value, revision=stored.revision, also=also)
+
+    def _who_is_there(self, before: PartitionState, after: PartitionState) -> tuple[Compare, ...]:
+        """What the election of somebody who was not in sync rests on: that nobody who was is there.
+
+        The watch of brokers may be behind that of partitions: those who seem to be gone, or to have
+        lost their disks, may have been back since and in sync with what they have now.
+        """
+        leader = after.leader
+        if leader is None or after.leader_epoch == before.leader_epoch:
+            return ()
+        if before.isr.get(leader) == after.isr[leader]:
+            return ()
+        return tuple(
+            Compare(key=broker_key(broker), mod_revision=self._view.broker_revision(broker))
+            for broker in sorted({*before.isr, leader})
+        )
 
     def _note_loss(
         self, partition: TopicPartition, before: PartitionState, after: PartitionState

@@ -57,10 +57,16 @@ class ControllerSeat:
         self._settings = settings
         self.controller: Controller | None = None
         self._lease: Lease | None = None
+        self._is_started = False
         self._is_claiming = False
         self._is_deciding = False
 
     # -- who is it ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The view is complete. Who decided before that would take what it does not know for missing."""
+        self._is_started = True
+        self.claim_changed()
 
     def registered(self, lease: Lease) -> None:
         self._lease = lease
@@ -71,6 +77,8 @@ class ControllerSeat:
 
     def claim_changed(self) -> None:
         """The controller is who the store says, also if the answer to its claim was lost."""
+        if not self._is_started:
+            return
         revision = self._view.claim_revision(self._term.incarnation)
         if self._lease is None or revision is None:
             self.controller = None
@@ -98,6 +106,7 @@ class ControllerSeat:
             self._is_claiming = False
 
     async def _claim_once(self, lease: Lease) -> bool:
+        """Whether there is a controller now: this broker, or who was faster, if it has not gone since."""
         claim = ControllerClaim(broker=self._term.id, incarnation=self._term.incarnation)
         put = Put(key=CONTROLLER, value=encode_controller(claim), lease_id=lease.id)
         compare = Compare(key=CONTROLLER, mod_revision=0)
@@ -110,9 +119,9 @@ class ControllerSeat:
             actual = result.mismatches[0].actual
             if actual is not None:
                 self._apply(actual.key, actual.value, actual.mod_revision)
-            return True
-        self._apply(CONTROLLER, put.value, result.revision)
-        return True
+        else:
+            self._apply(CONTROLLER, put.value, result.revision)
+        return self._view.controller is not None
 
     # -- what it decides ------------------------------------------------------------------------
 
@@ -131,9 +140,16 @@ class ControllerSeat:
             self._commit_all(self.controller.decide())
 
     def report(self, report: BrokerReport) -> None:
-        """What a broker says of itself. NOT_CONTROLLER if another broker should be told."""
+        """What a broker says of itself. NOT_CONTROLLER if another broker should be told.
+
+        STALE_BROKER_EPOCH if its registration is not the one known here: if it is a newer one, the watch
+        will show that, and the broker is to say it again.
+        """
         if self.controller is None:
             raise ApiError(ErrorCode.not_controller, "this broker is not the controller")
+        registered = self._view.brokers.get(report.broker)
+        if registered is None or registered.incarnation != report.incarnation:
+            raise ApiError(ErrorCode.stale_broker_epoch, "the registration is not known here")
         self._commit_all(self.controller.report(report))
 
     def tick(self) -> None:

@@ -131,7 +131,7 @@ class ClusterNode:
         for watcher in self._watchers:
             await watcher.start()
         self.replicas.start()
-        self.seat.claim_changed()
+        self.seat.start()
         self.spawn(self._tick_for_ever())
         self.spawn(self._reporter.run())
 

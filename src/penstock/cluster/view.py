@@ -15,6 +15,7 @@ from penstock.cluster.state import (
     ControllerClaim,
     PartitionState,
     TopicState,
+    broker_key,
     decode_broker,
     decode_controller,
     decode_partition,
@@ -99,6 +100,10 @@ class ClusterView:
             )
             return ControllerChanged()
         return None
+
+    def broker_revision(self, broker: int) -> int:
+        """Of its registration, as far as it is known here; 0: it is not registered."""
+        return self._revisions.get(broker_key(broker), 0) if broker in self.brokers else 0
 
     def claim_revision(self, incarnation: str) -> int | None:
         """The revision of the controller's claim if `incarnation` made it, knowingly or not.
