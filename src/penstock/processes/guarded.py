@@ -61,11 +61,13 @@ class GuardedProcess:
     def read_line(self, timeout_s: float) -> str:
         """The next line on stdout; empty if it ends or says nothing within `timeout_s`."""
         assert self._guard.stdout is not None
+        said = self._guard.stdout.fileno()
+        poll = select.poll()  # unlike select, it takes descriptors of any number
+        poll.register(said, select.POLLIN)
         deadline_s = time.monotonic() + timeout_s
         while b"\n" not in self._unread:
             left_s = max(0.0, deadline_s - time.monotonic())
-            ready, _, _ = select.select([self._guard.stdout], [], [], left_s)
-            chunk = os.read(self._guard.stdout.fileno(), 4096) if ready else b""
+            chunk = os.read(said, 4096) if poll.poll(1000 * left_s) else b""
             if not chunk:
                 return ""
             self._unread += chunk
