@@ -247,6 +247,9 @@ class Controller:
         topic = self._view.topics.get(partition.topic)
         stored = self._view.partitions.get(partition)
         key = partition_key(partition)
+        unreadable = self._view.unreadable
+        if key in unreadable or (topic is None and topic_key(partition.topic) in unreadable):
+            return None  # it is there, but only others know what it is
         if stored is None:
             if topic is None or partition.partition >= topic.value.partition_count:
                 self._short.pop(partition, None)

@@ -119,7 +119,7 @@ class ClusterNode:
         )
         self._reporter = Reporter(self.term, self.view, self.replicas, self._send_report)
         self._watchers = [
-            PrefixWatcher(store, prefix, self.apply)
+            PrefixWatcher(store, prefix, self.apply, self.view.keys)
             for prefix in (BROKERS, TOPICS, PARTITIONS, CONTROLLER)
         ]
 

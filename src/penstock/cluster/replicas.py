@@ -35,7 +35,12 @@ from penstock.cluster.messages import (
     Truncate,
 )
 from penstock.cluster.replica import Replica
-from penstock.cluster.state import Readiness, TopicState, partition_cluster_id
+from penstock.cluster.state import (
+    Readiness,
+    TopicState,
+    partition_cluster_id,
+    partition_key,
+)
 from penstock.cluster.view import ClusterView
 from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.log import Appended, LogStore, PartitionLog
@@ -138,7 +143,9 @@ class Replicas:
         """Begin to open logs. What the disk holds and the store does not know goes."""
         for partition, cluster_id in self._logs.found_on_disk():
             stored = self._view.partitions.get(partition)
-            if cluster_id is not None and (
+            if partition_key(partition) in self._view.unreadable:
+                logger.error("what is known of a replica can not be read partition=%s", partition)
+            elif cluster_id is not None and (
                 stored is None or self._term.id not in stored.value.replicas
             ):
                 logger.info("a replica that is kept elsewhere goes partition=%s", partition)

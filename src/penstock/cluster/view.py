@@ -20,7 +20,9 @@ from penstock.cluster.state import (
     decode_controller,
     decode_partition,
     decode_topic,
+    partition_key,
     partition_of_key,
+    topic_key,
 )
 from penstock.metadata.store import Entry
 from penstock.model import TopicPartition
@@ -75,12 +77,14 @@ class ClusterView:
         self.moving: dict[TopicPartition, None] = {}  # those that are being reassigned
         self.log_ends: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
         self.high_watermarks: dict[TopicPartition, int] = {}  # the highest that leaders reported
+        self.unreadable: set[str] = set()  # keys whose last value can not be understood
         self._revisions: dict[str, int] = {}  # of each key, deleted ones too
 
     def apply(self, key: str, value: bytes | None, revision: int) -> Change | None:
         """Take over one key as it is at `revision`; None if nothing changed for us.
 
-        News that is known already, from a snapshot or our own commit, changes nothing.
+        News that is known already, from a snapshot or our own commit, changes nothing. `StoreCorrupt` if
+        the value can not be understood: what was known before stays, and the key is `unreadable`.
         """
         if self._revisions.get(key, 0) >= revision:
             return None
@@ -88,6 +92,12 @@ class ClusterView:
         entry = None
         if value is not None:
             entry = Entry(key=key, value=value, create_revision=revision, mod_revision=revision)
+        self.unreadable.add(key)
+        change = self._take_over(key, entry)
+        self.unreadable.discard(key)
+        return change
+
+    def _take_over(self, key: str, entry: Entry | None) -> Change | None:
         if key.startswith(PARTITIONS):
             return self._apply_partition(key, entry)
         if key.startswith(BROKERS):
@@ -100,6 +110,19 @@ class ClusterView:
             )
             return ControllerChanged()
         return None
+
+    def keys(self, prefix: str) -> set[str]:
+        """The keys under a prefix that are there, as far as is known."""
+        found = {key for key in self.unreadable if key.startswith(prefix)}
+        if prefix == BROKERS:
+            found.update(map(broker_key, self.brokers))
+        elif prefix == TOPICS:
+            found.update(map(topic_key, self.topics))
+        elif prefix == PARTITIONS:
+            found.update(map(partition_key, self.partitions))
+        elif prefix == CONTROLLER and self.controller is not None:
+            found.add(CONTROLLER)
+        return found
 
     def broker_revision(self, broker: int) -> int:
         """Of its registration, as far as it is known here; 0: it is not registered."""
@@ -123,6 +146,7 @@ class ClusterView:
 
     def _apply_partition(self, key: str, entry: Entry | None) -> Change:
         partition = partition_of_key(key)
+        state = None if entry is None else decode_partition(entry)
         old = self.partitions.pop(partition, None)
         if entry is None:
             self.high_watermarks.pop(partition, None)
@@ -131,8 +155,7 @@ class ClusterView:
             for broker in old.value.replicas:
                 self.partitions_of_broker[broker].pop(partition, None)
             self.preferred_count[old.value.replicas[0]] -= 1
-        if entry is not None:
-            state = decode_partition(entry)
+        if entry is not None and state is not None:
             self.partitions[partition] = Stored(state, entry.mod_revision)
             for broker in state.replicas:
                 self.partitions_of_broker[broker][partition] = None
@@ -143,10 +166,11 @@ class ClusterView:
 
     def _apply_broker(self, key: str, entry: Entry | None) -> Change:
         broker = int(key.removeprefix(BROKERS))
+        registered = None if entry is None else decode_broker(entry)
         old = self.brokers.pop(broker, None)
-        if entry is not None:
-            self.brokers[broker] = decode_broker(entry)
-        if old is None or entry is None or old.incarnation != self.brokers[broker].incarnation:
+        if registered is not None:
+            self.brokers[broker] = registered
+        if old is None or registered is None or old.incarnation != registered.incarnation:
             self.log_ends.pop(broker, None)
         return BrokerChanged(broker)
 

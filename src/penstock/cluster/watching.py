@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import aclosing
 from typing import Final
 
@@ -23,15 +23,21 @@ Apply = Callable[[str, bytes | None, int], None]
 class PrefixWatcher:
     """Tells `apply` of every key under `prefix` as it is, and as it changes: key, value or None, revision.
 
-    After the history was compacted away under it, it reads everything again, and keys that are gone
-    are told of as deleted at the snapshot's revision.
+    After the history was compacted away under it, it reads everything again, and keys that are `known`,
+    by this watch or otherwise, and gone are told of as deleted at the snapshot's revision.
     """
 
-    def __init__(self, store: MetadataStore, prefix: str, apply: Apply) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        prefix: str,
+        apply: Apply,
+        known: Callable[[str], Collection[str]],
+    ) -> None:
         self._store = store
         self._prefix = prefix
         self._apply = apply
-        self._known: set[str] = set()
+        self._known = known
         self._next_revision = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -48,11 +54,10 @@ class PrefixWatcher:
     async def _read(self) -> None:
         snapshot = await self._store.get_prefix(self._prefix)
         found = {entry.key for entry in snapshot.entries}
-        for key in self._known - found:
+        for key in [key for key in self._known(self._prefix) if key not in found]:
             self._apply(key, None, snapshot.revision)
         for entry in snapshot.entries:
             self._apply(entry.key, entry.value, entry.mod_revision)
-        self._known = found
         self._next_revision = snapshot.revision + 1
 
     async def _follow(self) -> None:
@@ -80,10 +85,6 @@ class PrefixWatcher:
     async def _watch(self) -> None:
         async with aclosing(self._store.watch(self._prefix, self._next_revision)) as events:
             async for event in events:
-                if event.value is None:
-                    self._known.discard(event.key)
-                else:
-                    self._known.add(event.key)
                 self._apply(event.key, event.value, event.mod_revision)
                 if event.last_in_revision:
                     self._next_revision = event.mod_revision + 1
