@@ -141,16 +141,27 @@ class TestClusterId:
     ) -> None:
         store = start()
         assert store.cluster_id is None
-        store.claim_for("mine")
-        store.claim_for("mine")
+        store.claim_for("mine", 1)
+        store.claim_for("mine", 1)
         await store.close()
         store = start()
         assert store.cluster_id == "mine"
         with pytest.raises(
             ConfigError, match="belongs to cluster mine, but etcd holds cluster new"
         ):
-            store.claim_for("new")
+            store.claim_for("new", 1)
         assert store.cluster_id == "mine"
+
+    async def test_and_to_one_broker_which_would_drop_what_another_one_keeps(
+        self, start: Callable[[], LogStore]
+    ) -> None:
+        store = start()
+        store.claim_for("mine", 1)
+        await store.close()
+        store = start()
+        with pytest.raises(ConfigError, match="belongs to broker 1, but this is broker 2"):
+            store.claim_for("mine", 2)
+        store.claim_for("mine", 1)
 
 
 class TestReplicas:

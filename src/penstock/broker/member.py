@@ -36,7 +36,7 @@ async def join(config: BrokerConfig, info: BrokerInfo, logs: LogStore, clock: Cl
     store = await _connect(config, clock)
     try:
         cluster_id = await agreed_cluster_id(store)
-        logs.claim_for(cluster_id)
+        logs.claim_for(cluster_id, info.id)
         topics: ClusterTopics
 
         def topic_config(topic: TopicState) -> TopicConfig:

@@ -2,6 +2,7 @@
 
     @penstock/storage       names what this disk holds, and says whether it may have lost something
     @penstock/cluster       the cluster that the data directory belongs to
+    @penstock/broker        the id that its broker has there
     {topic}/{p}/replica     the partition that the log is a replica of: a topic made anew is another one
 
 In a cluster, others count on what a broker has told them that it holds. A broker that is killed holds
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 OWN_DIRECTORY: Final = "@penstock"
 STORAGE_FILE: Final = "storage"
 CLUSTER_FILE: Final = "cluster"
+BROKER_FILE: Final = "broker"
 REPLICA_FILE: Final = "replica"
 _DOUBTFUL: Final = ""  # the boot id that no boot has
 
@@ -86,8 +88,11 @@ def cluster_of(own_directory: str) -> str | None:
     return _read(os.path.join(own_directory, CLUSTER_FILE))
 
 
-def claim(own_directory: str, data_dir: str, cluster_id: str) -> None:
-    """Make the data directory this cluster's; `ConfigError` if it is another's already."""
+def claim(own_directory: str, data_dir: str, cluster_id: str, broker_id: int) -> None:
+    """Make the data directory this broker's; `ConfigError` if it is another's already.
+
+    A broker drops what the cluster does not keep on it: with the id of another one that would be all.
+    """
     owner = cluster_of(own_directory)
     if owner is None:
         replace_file(Directory(own_directory), CLUSTER_FILE, cluster_id.encode(), durable=True)
@@ -96,6 +101,14 @@ def claim(own_directory: str, data_dir: str, cluster_id: str) -> None:
             f"the data directory {data_dir} belongs to cluster {owner}, but etcd holds cluster "
             f"{cluster_id}; if etcd lost its data, restore it from a backup; if this broker is to "
             "join another cluster, give it another --data-dir"
+        )
+    of_broker = _read(os.path.join(own_directory, BROKER_FILE))
+    if of_broker is None:
+        replace_file(Directory(own_directory), BROKER_FILE, b"%d" % broker_id, durable=True)
+    elif of_broker != str(broker_id):
+        raise ConfigError(
+            f"the data directory {data_dir} belongs to broker {of_broker}, but this is broker "
+            f"{broker_id}; start it with --broker-id {of_broker}, or with another --data-dir"
         )
 
 

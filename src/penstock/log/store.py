@@ -2,7 +2,7 @@
 
 {data_dir}/{topic}/{partition}/{base offset}.log, .index, .timeindex, checkpoint, replica
 {data_dir}/@penstock/lock, metadata.db         `@` cannot stand in a topic's name
-{data_dir}/@penstock/storage, cluster          of a broker in a cluster: see `ownership.py`
+{data_dir}/@penstock/storage, cluster, broker  of a broker in a cluster: see `ownership.py`
 {data_dir}/@trash/…                            deleted topics and replicas, on their way out
 {data_dir}/@orphaned/…                         directories found where a new topic was to go
 """
@@ -88,10 +88,10 @@ class LogStore:
         """The cluster that the data directory belongs to; None if it never was in one."""
         return ownership.cluster_of(self.own_directory)
 
-    def claim_for(self, cluster_id: str) -> None:
-        """The data directory belongs to this cluster for good; `ConfigError` if it is another's."""
+    def claim_for(self, cluster_id: str, broker_id: int) -> None:
+        """The data directory is this broker's of this cluster, for good; `ConfigError` if another's."""
         try:
-            ownership.claim(self.own_directory, self.data_dir, cluster_id)
+            ownership.claim(self.own_directory, self.data_dir, cluster_id, broker_id)
         except OSError as error:
             raise ConfigError(f"cannot write to {self.own_directory}: {error.strerror}") from error
 
