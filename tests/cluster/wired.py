@@ -133,7 +133,7 @@ class Member:
         if topic != self.stage.topic_id:
             return ApiError(ErrorCode.unknown_topic_id)
         node: Any = SimpleNamespace(view=self.view, replicas=self.replicas, term=self.term)
-        return ReplicatedPartition(TopicPartition(TOPIC, index), node, self.logs)
+        return ReplicatedPartition(TopicPartition(TOPIC, index), topic, node, self.logs)
 
     def _propose(self, _: Replica, proposal: ProposeIsr) -> None:
         partition = next(

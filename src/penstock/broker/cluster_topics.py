@@ -79,7 +79,9 @@ class ClusterTopics(Catalog):
         topic.config = self.topic_config(stored.value)
         for index in range(len(topic.partitions), stored.value.partition_count):
             partition = TopicPartition(name, index)
-            topic.partitions.append(ReplicatedPartition(partition, self._node, self._logs))
+            topic.partitions.append(
+                ReplicatedPartition(partition, stored.value.id, self._node, self._logs)
+            )
 
     def topic_config(self, topic: TopicState) -> TopicConfig:
         return rules.lenient_topic_config(self._config.topic_defaults, topic)

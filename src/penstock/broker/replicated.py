@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import TYPE_CHECKING
 
 from penstock.broker.topic_records import Partition
 from penstock.cluster.messages import ALL, ReplicaFetch, ReplicaFetched
-from penstock.cluster.state import PartitionState, Readiness
+from penstock.cluster.state import PartitionState, Readiness, partition_cluster_id
 from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.log import Appended, PartitionLog
 from penstock.model import TopicPartition
@@ -21,12 +22,23 @@ __all__ = ["ReplicatedPartition"]
 
 
 class ReplicatedPartition(Partition):
-    """What the cluster agreed on, and the replica that this broker holds, if it holds one."""
+    """What the cluster agreed on, and the replica that this broker holds, if it holds one.
 
-    __slots__ = ("_logs", "_node")
+    Topics and partitions are watched apart: after a topic was made anew under its name, what is known of
+    a partition, and the replica that is here, may be those of the topic before. They are not ours then.
+    """
 
-    def __init__(self, topic_partition: TopicPartition, node: ClusterNode, logs: LogStore) -> None:
+    __slots__ = ("_cluster_id", "_logs", "_node")
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID,
+        node: ClusterNode,
+        logs: LogStore,
+    ) -> None:
         super().__init__(topic_partition)
+        self._cluster_id = partition_cluster_id(topic_id, topic_partition.partition)
         self._node = node
         self._logs = logs
 
@@ -35,7 +47,9 @@ class ReplicatedPartition(Partition):
     @property
     def _state(self) -> PartitionState | None:
         stored = self._node.view.partitions.get(self.topic_partition)
-        return None if stored is None else stored.value
+        if stored is None or stored.value.cluster_id != self._cluster_id:
+            return None
+        return stored.value
 
     @property
     def leader_epoch(self) -> int:
@@ -75,7 +89,8 @@ class ReplicatedPartition(Partition):
 
     @property
     def _hosted(self) -> Hosted | None:
-        return self._node.replicas.get(self.topic_partition)
+        hosted = self._node.replicas.get(self.topic_partition)
+        return None if hosted is None or hosted.cluster_id != self._cluster_id else hosted
 
     @property
     def local_log(self) -> PartitionLog | None:

@@ -21,6 +21,7 @@ from penstock.cluster.state import (
     TopicState,
     encode_partition,
     encode_topic,
+    partition_cluster_id,
     partition_key,
     topic_key,
 )
@@ -197,9 +198,11 @@ def opening(view: ClusterView, topic: str) -> Opening:
 
 def opening_of(view: ClusterView, partition: TopicPartition) -> tuple[int, str | None]:
     """How many of its replicas have not said, and why one of them could not be opened."""
-    stored = view.partitions.get(partition)
-    if stored is None:
+    stored, topic = view.partitions.get(partition), view.topics.get(partition.topic)
+    if stored is None or topic is None:
         return 1, None
+    if stored.value.cluster_id != partition_cluster_id(topic.value.id, partition.partition):
+        return 1, None  # of a topic that had the name before
     pending, error = 0, None
     for broker in stored.value.replicas:
         match stored.value.readiness(broker):

@@ -1,0 +1,72 @@
+"""A topic is deleted and made anew under its name: topics and partitions are watched apart."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.broker.replicated import ReplicatedPartition
+from penstock.cluster import requests
+from penstock.cluster.state import TopicState, encode_topic, topic_key
+from penstock.errors import ApiError, ErrorCode
+from penstock.model import TopicPartition
+from tests.cluster.desk import Desk
+from tests.cluster.wired import TOPIC, Member, Stage, until
+from tests.kafka.batches import make_batch
+
+ORDERS = TopicPartition(TOPIC, 0)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    await stage.stop()
+
+
+def partition_of(member: Member, topic_id: uuid.UUID) -> ReplicatedPartition:
+    node: Any = SimpleNamespace(view=member.view, replicas=member.replicas, term=member.term)
+    return ReplicatedPartition(ORDERS, topic_id, node, member.logs)
+
+
+async def test_the_log_of_the_old_topic_takes_and_shows_nothing_for_the_new_one(
+    stage: Stage,
+) -> None:
+    leader = await stage.add(1)
+    await stage.create(leader)
+    leader.append(b"old")
+    assert partition_of(leader, stage.topic_id).leader == leader.id
+
+    stage.topic_id = uuid.uuid4()
+    topic = TopicState(name=TOPIC, id=stage.topic_id, partition_count=1)
+    stage.write(topic_key(TOPIC), encode_topic(topic))  # the partitions are heard of later
+    made_anew = partition_of(leader, stage.topic_id)
+    assert made_anew.leader == -1
+    assert made_anew.local_log is None
+    for use in (
+        lambda: made_anew.append(memoryview(bytearray(make_batch(b"new"))), 1),
+        lambda: made_anew.log,
+        made_anew.latest_offset,
+    ):
+        with pytest.raises(ApiError) as refused:
+            use()
+        assert refused.value.code is ErrorCode.leader_not_available
+
+    await stage.create(leader)
+    await until(lambda: partition_of(leader, stage.topic_id).local_log is not None, "it is there")
+    assert partition_of(leader, stage.topic_id).log.log_end_offset == 0
+
+
+def test_it_is_not_open_because_the_partitions_of_the_old_one_were() -> None:
+    desk = Desk()
+    desk.create(TOPIC)
+    desk.open_all()
+    assert requests.opening(desk.view, TOPIC).pending == 0
+    topic = TopicState(name=TOPIC, id=uuid.uuid4(), partition_count=1, replication_factor=3)
+    desk.view.apply(topic_key(TOPIC), encode_topic(topic), desk.space.revision + 1)
+    assert requests.opening(desk.view, TOPIC).pending == 1
