@@ -52,8 +52,6 @@ class Workload:
         self.writers: list[Writer | OnceWriter] = [
             Writer(
                 f"w{number}", bootstrap, topic, partitions, chances.randrange(2**32), records_per_s,
-                # One gives up early: what it gave up on may be there or not, and once only.
-                timeout_ms=6_000 if number == 1 else 300_000,
             )
             for number in range(writers)
         ]  # fmt: skip

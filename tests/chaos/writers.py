@@ -37,8 +37,6 @@ class Writer:
         partitions: int,
         seed: int,
         records_per_s: int,
-        *,
-        timeout_ms: int,
     ) -> None:
         self.name = name
         self.names: list[str] = []  # of each producer in turn
@@ -53,10 +51,9 @@ class Writer:
             "bootstrap.servers": bootstrap,
             "acks": "all",
             "enable.idempotence": True,
-            # Else librdkafka goes on under a new epoch of its own after a record that it gave up on,
-            # and sends others again that may have got through: nobody could tell that they are the same.
-            "enable.gapless.guarantee": True,
-            "message.timeout.ms": timeout_ms,
+            # Longer than any fault: after a record that it gave up on, librdkafka goes on under a new epoch,
+            # and sends others again that may have got through. Nobody could tell that they are the same.
+            "message.timeout.ms": 300_000,
             "linger.ms": 5,
             "batch.num.messages": 50,
             "queue.buffering.max.messages": 1_000,
