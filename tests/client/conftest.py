@@ -7,13 +7,25 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.cluster import Cluster
-from penstock.testing import ThreadBroker
+from penstock.model import TopicPartition
+from penstock.testing import ProcessBroker, ThreadBroker, broker_process
 
 
 @pytest.fixture
 def cluster(penstock_shared: ThreadBroker) -> Iterator[Cluster]:
     with Cluster(penstock_shared.bootstrap, retry_timeout_ms=10_000) as connected:
         yield connected
+
+
+@pytest.fixture
+def partition(penstock_shared: ThreadBroker) -> TopicPartition:
+    return TopicPartition(penstock_shared.create_topic(), 0)
+
+
+@pytest.fixture
+def running() -> Iterator[ProcessBroker]:
+    with broker_process() as process:
+        yield process
 
 
 @pytest.fixture(autouse=True)

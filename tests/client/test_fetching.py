@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from penstock.client.producing import IdempotentProducer
 from penstock.model import TopicPartition
 from penstock.records.compression import decompress
 from penstock.records.decode import records_of
-from penstock.testing import ProcessBroker, ThreadBroker, broker_process
+from penstock.testing import ProcessBroker, ThreadBroker
 from tests.client.support import (
     batch,
     batches_of,
@@ -44,17 +43,6 @@ from tests.client.support import (
 )
 
 PREFETCH = pytest.mark.parametrize("prefetch", [0, 2])
-
-
-@pytest.fixture
-def partition(penstock_shared: ThreadBroker) -> TopicPartition:
-    return TopicPartition(penstock_shared.create_topic(), 0)
-
-
-@pytest.fixture
-def running() -> Iterator[ProcessBroker]:
-    with broker_process() as process:
-        yield process
 
 
 @PREFETCH

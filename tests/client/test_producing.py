@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -26,19 +25,8 @@ from penstock.client.producing import IdempotentProducer
 from penstock.errors import ConfigError, ErrorCode
 from penstock.model import TopicPartition
 from penstock.records.batch import crc_of, read_header
-from penstock.testing import ProcessBroker, ThreadBroker, broker_process
+from penstock.testing import ProcessBroker, ThreadBroker
 from tests.client.support import batch, cutting_proxy, delete_topic, eventually, read_all
-
-
-@pytest.fixture
-def partition(penstock_shared: ThreadBroker) -> TopicPartition:
-    return TopicPartition(penstock_shared.create_topic(), 0)
-
-
-@pytest.fixture
-def running() -> Iterator[ProcessBroker]:
-    with broker_process() as process:
-        yield process
 
 
 def test_batches_arrive_in_order_and_their_offsets_come_back(
