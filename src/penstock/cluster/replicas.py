@@ -34,8 +34,10 @@ from penstock.cluster.messages import (
     SyncLog,
     Truncate,
 )
+from penstock.cluster.refusals import Refusals
 from penstock.cluster.replica import Replica
 from penstock.cluster.state import (
+    PartitionState,
     Readiness,
     TopicState,
     partition_cluster_id,
@@ -52,6 +54,10 @@ __all__ = ["Hosted", "Replicas"]
 logger = logging.getLogger(__name__)
 
 _FAILED_RETRY_S: Final = 1.0  # a follower that could not write tries again
+_MISSING: Final = (
+    "it was in sync, and its log is not in the data directory any more; others go on without it if they"
+    " are in sync, else put it back"
+)
 
 
 class Hosted:
@@ -63,6 +69,7 @@ class Hosted:
         "leader_high_watermark",
         "log",
         "partition",
+        "refusals",
         "replica",
         "starts",
         "topic_id",
@@ -78,6 +85,7 @@ class Hosted:
         self.cluster_id = cluster_id
         self.followed: int | None = None  # the leader that it is fetched from
         self.leader_high_watermark = -1  # as the leader said last
+        self.refusals = Refusals()
         self.starts = LogStarts()  # of our followers' logs
 
     @property
@@ -179,7 +187,7 @@ class Replicas:
         elif state is None or self._term.id not in state.replicas:
             self._to_open.pop(partition, None)
             self.opened.pop(partition, None)
-        elif partition not in self.opened:
+        elif partition not in self.opened or self._may_begin_anew(partition, state):
             self._open_soon(partition)
 
     def topic_changed(self, name: str) -> None:
@@ -276,6 +284,10 @@ class Replicas:
             return
         if topic is None or state.cluster_id != _cluster_id(topic.value, partition):
             return  # the watch of topics is behind: `topic_changed` comes back to it
+        if self._is_missing(partition, state):
+            logger.error("a replica is missing partition=%s", partition)
+            self._came_of_opening(partition, _MISSING)
+            return
         config = self._topic_config(topic.value)
         try:
             log = self._logs.open(partition, config, cluster_id=state.cluster_id)
@@ -301,6 +313,20 @@ class Replicas:
         self._perform(hosted, hosted.replica.opened(now))
         self._look_after(hosted)
 
+    def _is_missing(self, partition: TopicPartition, state: PartitionState) -> bool:
+        """Whether others count on a log of ours that somebody has taken away: it is not to begin anew
+        before they have stopped, for it could be elected, and all that is committed be cut off."""
+        us = self._term.id
+        was_there = us in state.ready or state.errors.get(us) == _MISSING
+        return (
+            was_there
+            and state.isr.get(us) == self._term.storage_id
+            and not self._logs.has_replica(partition, state.cluster_id)
+        )
+
+    def _may_begin_anew(self, partition: TopicPartition, state: PartitionState) -> bool:
+        return self.opened[partition] is _MISSING and self._term.id not in state.isr
+
     def _came_of_opening(self, partition: TopicPartition, error: str | None) -> None:
         self.opened[partition] = error
         self.unconfirmed[partition] = None
@@ -318,8 +344,19 @@ class Replicas:
     def append(self, hosted: Hosted, records: memoryview, acks: int) -> Appended:
         """Append one batch as the leader; where it went. `until_acknowledged` follows for acks=all."""
         now = self._now()
-        hosted.replica.check_append(acks, now)
-        appended = hosted.log.append(records)
+        try:
+            hosted.replica.check_append(acks, now)
+        except ApiError as error:
+            hosted.refusals.note(records, error, now)
+            raise
+        try:
+            appended = hosted.log.append(records)
+        except ApiError as error:
+            refusal = hosted.refusals.instead_of(error, records, now)
+            if refusal is None:
+                raise
+            raise refusal from error
+        hosted.refusals.taken(records)
         self.grown[hosted.partition] = None
         if acks != -1:
             self._perform(hosted, hosted.replica.appended(now, end_offset=appended.end_offset))
