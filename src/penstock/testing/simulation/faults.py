@@ -38,6 +38,7 @@ class Faults:
             (self._cut_from_store, 3),
             (self._store_outage, 1),
             (self._slow_store, 3),
+            (self._slow_watch, 3),
             (self._bad_network, 3),
             (self._bad_disk, 1),
             (self._leave, 2),
@@ -76,6 +77,7 @@ class Faults:
         world = self._world
         world.network.mend_all()
         world.store.lost_answers = world.store.watch_delay_s = 0.0
+        world.store.part_delays_s.clear()
         if not world.store.is_available:
             world.store.come_back(extends_leases=True)
         world.open_errors = 0.0
@@ -205,6 +207,14 @@ class Faults:
             store.lost_answers = store.watch_delay_s = 0.0
 
         self._later(0.5, 3, undo)
+        return True
+
+    def _slow_watch(self) -> bool:
+        """One part of the store is heard of much later than the others."""
+        delays = self._world.store.part_delays_s
+        part = self._random.choice(("brokers", "partitions", "topics", "controller"))
+        delays[part] = self._random.uniform(0.5, 4)
+        self._later(0.5, 4, lambda: delays.pop(part, None))
         return True
 
     def _bad_network(self) -> bool:

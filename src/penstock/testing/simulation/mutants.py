@@ -71,7 +71,11 @@ MUTANTS: Final = (
     _leader("ignore-epoch-start", replicas.IgnoresItsEpochsStart),
     _leader("join-at-watermark", replicas.TakesInAtItsHighWatermark),
     _leader("take-anyone-in", replicas.TakesInWhoeverFetches),
-    _leader("serve-old-epochs", replicas.ServesOldEpochs, focus=("flip", "bad_network")),
+    _leader(
+        "serve-old-epochs",
+        replicas.ServesOldEpochs,
+        focus=("flip", "bad_network", "cut_from_store"),
+    ),
     _leader(
         "old-incarnations", replicas.BelievesOldIncarnations, focus=("lose_power", "bad_network")
     ),

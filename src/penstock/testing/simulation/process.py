@@ -137,10 +137,10 @@ class Process:
     ) -> None:
         self._registration, self._lease = registration, lease
         self.term.begin(registration.incarnation, sent_at, self.world.shape.lease_s)
-        for entry in snapshot.entries:
-            self.apply(entry.key, entry.value, entry.mod_revision)
-        if not self._has_begun:
+        if not self._has_begun:  # else the watches go on
             self._has_begun = True
+            for entry in snapshot.entries:
+                self.apply(entry.key, entry.value, entry.mod_revision)
             self.after(TICK_S, self._tick)
             self.after(REPORT_S, self._report)
         self.partitions.registered_anew()

@@ -35,28 +35,37 @@ WatchCallback = Callable[[tuple[Event, ...]], None]
 
 
 class Watcher:
-    """One broker's watch: revisions in order, late, and held back while the link is cut."""
+    """One broker's watches, one of each part of the store: late, and held back while the link is cut.
+
+    Within a part, revisions come in order; what happened in another part may be seen long before, or
+    after. Even what one transaction did in two of them comes one by one.
+    """
 
     def __init__(self, store: SimulatedStore, node: Node, callback: WatchCallback) -> None:
         self._store = store
         self._node = node
         self._callback = callback
-        self._queue: list[tuple[Event, ...]] = []
+        self._queues: dict[str, list[tuple[Event, ...]]] = {}  # part of the store -> not seen yet
         self.is_closed = False
 
     def publish(self, events: tuple[Event, ...]) -> None:
-        self._queue.append(events)
-        if len(self._queue) == 1:
-            self._store.scheduler.after(self._store.watch_delay(), self._pump)
+        parts: dict[str, list[Event]] = {}
+        for event in events:
+            parts.setdefault(event.key.partition("/")[0], []).append(event)
+        for part, some in parts.items():
+            queue = self._queues.setdefault(part, [])
+            queue.append(tuple(some))
+            if len(queue) == 1:
+                self._store.scheduler.after(self._store.watch_delay(part), self._pump, part)
 
-    def _pump(self) -> None:
+    def _pump(self, part: str) -> None:
         if self.is_closed:
             return
         store = self._store
         if not store.is_available or store.network.loses(STORE, self._node.name):
-            store.scheduler.after(0.05, self._pump)
+            store.scheduler.after(0.05, self._pump, part)
             return
-        queue, self._queue = self._queue, []
+        queue, self._queues[part] = self._queues[part], []
         for events in queue:
             self._node.deliver(self._callback, events)
 
@@ -70,7 +79,8 @@ class SimulatedStore:
         self.space = KeySpace()
         self.is_available = True
         self.lost_answers = 0.0  # of commits that were made
-        self.watch_delay_s = 0.0  # at most, and for each watcher another
+        self.watch_delay_s = 0.0  # at most, and for each watch another
+        self.part_delays_s: dict[str, float] = {}  # the same, of watches of one part: "brokers"
         self.listeners: list[Callable[[Event], None]] = []  # told of everything, at once
         self._leases: dict[int, tuple[float, float]] = {}  # id -> ttl, end
         self._last_lease = 0
@@ -112,8 +122,9 @@ class SimulatedStore:
         self._watchers.append(watcher)
         return watcher
 
-    def watch_delay(self) -> float:
-        return self.network.delay() + self.watch_delay_s * self.network.share()
+    def watch_delay(self, part: str) -> float:
+        longest = self.watch_delay_s + self.part_delays_s.get(part, 0.0)
+        return self.network.delay() + longest * self.network.share()
 
     # -- executed at one moment -----------------------------------------------------------------
 
