@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import uuid
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +121,27 @@ async def test_a_topic_made_anew_is_told_of_though_the_old_log_can_not_be_moved_
     monkeypatch.setattr(os, "rename", rename)
     topic_made.cancel()
     await asyncio.gather(topic_made, return_exceptions=True)
+
+
+async def test_a_log_that_somebody_took_away_does_not_begin_anew_while_others_count_on_it(
+    stage: Stage,
+) -> None:
+    leader, follower = await stage.add(1), await stage.add(2)
+    await stage.create(leader, follower)
+    await stage.until_in_sync(leader, follower)
+    leader.append(b"x")
+    await until(lambda: leader.log().high_watermark == 1, "committed by both")
+    await follower.stop()
+    shutil.rmtree(follower.log().directory)
+
+    follower = await stage.add(2)  # with the same disk, as far as others know
+    await until(lambda: follower.replicas.opened.get(ORDERS), "it has said why not")
+    assert "not in the data directory any more" in str(follower.replicas.opened[ORDERS])
+    assert follower.replicas.get(ORDERS) is None
+
+    follower.term.begin("2002", asyncio.get_running_loop().time(), 1e6)
+    stage.register(follower)
+    without = {leader.id: leader.term.storage_id}
+    stage.write_partition(ORDERS, replace(stage.state(), isr=without))
+    await stage.until_in_sync(leader, follower)
+    assert follower.contents() == leader.contents()

@@ -140,8 +140,12 @@ class Member:
             name for name, stored in self.view.partitions.items()
             if stored.value.cluster_id == proposal.state.cluster_id
         )  # fmt: skip
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self.stage.write_partition, partition, proposal.state)
+
+        def write() -> None:
+            if self.view.partitions[partition].revision == proposal.revision:
+                self.stage.write_partition(partition, proposal.state)
+
+        asyncio.get_running_loop().call_soon(write)
 
     def apply(self, key: str, value: bytes | None, revision: int) -> None:
         match self.view.apply(key, value, revision):
@@ -241,7 +245,6 @@ class Stage:
                 leader_incarnation=leader.term.incarnation,
                 leader_epoch=1,
                 isr={leader.id: leader.term.storage_id},
-                ready=frozenset(member.id for member in members),
             )
             self.write_partition(TopicPartition(TOPIC, index), state)
         names = [TopicPartition(TOPIC, index) for index in range(partitions)]
@@ -249,6 +252,10 @@ class Stage:
             lambda: all(member.replicas.get(name) for member in members for name in names),
             "logs are open",
         )
+        ready = frozenset(member.id for member in members)
+        for name in names:
+            state = replace(self.state(name.partition), ready=ready)
+            self.write_partition(name, state)
 
     def state(self, index: int = 0) -> PartitionState:
         partition = TopicPartition(TOPIC, index)

@@ -102,6 +102,10 @@ class LogStore:
             for partition, directory in find_logs(self.data_dir)
         ]
 
+    def has_replica(self, partition: TopicPartition, cluster_id: str) -> bool:
+        """Whether the partition's directory is here, as the replica of the partition of that id."""
+        return ownership.replica_of(self._directory(partition)) == cluster_id
+
     def _disk_failed(self) -> None:
         with contextlib.suppress(RuntimeError):  # the broker has stopped: not cleanly, then
             self._housekeeping.submit(self._storage().disk_failed)
