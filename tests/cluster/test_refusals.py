@@ -69,3 +69,9 @@ def test_batches_without_a_producer_are_not_remembered_and_producers_only_so_man
     assert (
         answer(refusals, OUT_OF_TURN, batch(7, producer=1_000), 0) is ErrorCode.not_enough_replicas
     )
+
+
+def test_what_is_no_batch_at_all_is_refused_and_not_remembered() -> None:
+    refusals = Refusals()
+    refusals.note(memoryview(b"short"), TOO_FEW, 0)
+    assert answer(refusals, OUT_OF_TURN, batch(7), 0) is None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.records.batch import NO_PRODUCER, read_header
+from penstock.records.batch import HEADER_BYTES, NO_PRODUCER, read_header
 
 __all__ = ["Refusals"]
 
@@ -36,7 +36,9 @@ class Refusals:
         self._first: dict[tuple[int, int], _Refused] = {}  # by producer id and epoch
 
     def note(self, records: memoryview, error: ApiError, now: float) -> None:
-        """A batch is refused, and may be sent again."""
+        """A batch is refused, and may be sent again. Nobody has looked at it yet: it may be anything."""
+        if len(records) < HEADER_BYTES:
+            return
         header = read_header(records)
         if header.producer_id == NO_PRODUCER:
             return
