@@ -422,6 +422,33 @@ class TestPowerCuts:
         cut.cut_power()
         assert all_bytes(cut.start())[:10] == before[:10]
 
+    def test_a_log_that_never_had_records_begins_elsewhere_without_waiting_for_the_disk(
+        self, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.delattr(os, "fsync")
+            assert disk.log.restart_at(1000) is None
+            disk.log.append_fetched(placed(batch(3), 1000, 1))
+        assert disk.log.restart_at(2000) is not None, "by now there is something to lose"
+
+    @pytest.mark.parametrize("names", [("checkpoint",), ("*.log",), ("checkpoint", "*.log")])
+    def test_of_such_a_log_any_part_of_the_change_may_be_lost(
+        self, disk: Disk, tmp_path: Path, names: tuple[str, ...]
+    ) -> None:
+        disk.checkpoint()
+        original = tmp_path / "original"
+        shutil.copytree(disk.directory, original)
+        disk.log.restart_at(1000)
+        disk.log.append_fetched(placed(batch(3), 1000, 1))
+        disk.kill()
+        for name in names:
+            for path in original.glob(name):
+                shutil.copy(path, disk.directory)
+        disk.edit_checkpoint(boot="the boot before")
+        log = disk.start()
+        assert (offsets(log), log.log_end_offset) == ([1000, 1001, 1002], 1003)
+        assert verify(str(disk.directory)).is_sound
+
 
 class TestBesideThreads:
     def test_a_sync_that_began_before_the_cut_covers_nothing(self, cut: Disk) -> None:

@@ -151,9 +151,14 @@ class CuttableLog(DurableLog):
         replaced[segment] = left
         return self._replace_segments(replaced)
 
-    def _start_over(self, offset: int, *, base_offset: int | None = None) -> CutPlan:
-        """No records; the log begins and ends at `offset`, in a segment that may begin below it."""
+    def _start_over(self, offset: int, *, base_offset: int | None = None) -> CutPlan | None:
+        """No records; the log begins and ends at `offset`, in a segment that may begin below it.
+
+        One that never had any has nothing that might come back, and waits for no disk: a broker that is
+        new to a cluster does this with all of its logs, one after the other.
+        """
         base_offset = offset if base_offset is None else base_offset
+        had_records = self.log_end_offset > 0 or self._cut is not None
         self._gaps = []
         self._producers, self._epochs = ProducerStates(), LeaderEpochs()
         self._last_epoch = -1
@@ -163,10 +168,14 @@ class CuttableLog(DurableLog):
             self._watermark.place = self._watermark.place._replace(offset=offset)
         position = Position(segment=base_offset, byte=0, offset=base_offset)
         self._durable = position
-        self._save_cut(position, None, must_be_durable=True)
+        self._save_cut(position, None, must_be_durable=had_records)
         if self._removal is not None:
             self._removal.run()  # a file with the new segment's name may be among them
-        return self._replace_segments(dict.fromkeys(self._segments))
+        plan = self._replace_segments(dict.fromkeys(self._segments))
+        if had_records:
+            return plan
+        self._cut = None
+        return None
 
     def _save_cut(
         self, position: Position, segment: Segment | None, *, must_be_durable: bool
