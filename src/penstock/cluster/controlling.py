@@ -168,8 +168,10 @@ class ControllerSeat:
     async def _commit(self, controller: Controller, decision: Decision) -> None:
         try:
             result = await self._store.commit(decision.transaction)
-        except MetadataError as error:
-            logger.warning("a decision of the controller has an unknown outcome: %s", error)
+        except (
+            Exception
+        ) as error:  # whatever it was, its partitions must not be left alone for ever
+            logger.warning("a decision of the controller has an unknown outcome: %r", error)
             controller.unknown(decision)
             return
         if isinstance(result, Committed):

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Protocol
 
 from penstock.clock import Clock
@@ -215,6 +216,18 @@ class ClusterNode:
             return
         if change is None:
             return
+        tell: list[Callable[[Change], None]] = [
+            partial(self._changed, revision),
+            self.seat.changed,
+            *(observer.changed for observer in self.observers),
+        ]
+        for hear in tell:
+            try:
+                hear(change)
+            except Exception:  # the others are not told again
+                logger.exception("news of %s were not taken in by all", key)
+
+    def _changed(self, revision: int, change: Change) -> None:
         match change:
             case PartitionChanged():
                 self.replicas.changed(change.partition, revision)
@@ -224,9 +237,6 @@ class ClusterNode:
                 self._broker_changed(change.broker, revision)
             case ControllerChanged():
                 self.seat.claim_changed()
-        self.seat.changed(change)
-        for observer in self.observers:
-            observer.changed(change)
 
     def _broker_changed(self, broker: int, revision: int) -> None:
         registered = self.view.brokers.get(broker)

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from penstock.cluster.messages import ProposeIsr
 from penstock.cluster.replica import Replica
 from penstock.cluster.state import encode_partition, partition_key
-from penstock.metadata.errors import MetadataError
 from penstock.metadata.store import (
     TRANSACTION_BYTES_MAX,
     Compare,
@@ -82,8 +81,8 @@ class Proposals:
         )
         try:
             result = await self._store.commit(transaction)
-        except MetadataError as error:
-            logger.warning("%d changes of ISRs have an unknown outcome: %s", len(batch), error)
+        except Exception as error:  # whatever it was, who proposed them must not wait for ever
+            logger.warning("%d changes of ISRs have an unknown outcome: %r", len(batch), error)
             for item, _ in batch:
                 item.replica.proposal_unknown(item.proposal)
             return

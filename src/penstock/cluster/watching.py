@@ -77,10 +77,16 @@ class PrefixWatcher:
     async def _read_again(self) -> None:
         while True:
             try:
-                return await self._read()
+                await self._read()
+            except StoreClosed:
+                return  # which the watch is told, too
             except StoreError as error:
                 logger.warning("the metadata store does not answer: %s", error)
-                await asyncio.sleep(_RETRY_S)
+            except Exception:  # nobody else would go on with it
+                logger.exception("reading %s failed; it is tried again", self._prefix)
+            else:
+                return
+            await asyncio.sleep(_RETRY_S)
 
     async def _watch(self) -> None:
         async with aclosing(self._store.watch(self._prefix, self._next_revision)) as events:
