@@ -185,3 +185,22 @@ class TestProposals:
     def test_take_out_who_could_not_open_its_replica(self, cluster: Cluster) -> None:
         cluster.write(errors={3: "disk full"})
         assert proposed(cluster) == {1, 2}
+
+
+class TestBeingSettled:
+    def test_a_leader_without_a_lease_is_not_while_it_has_a_change_to_propose(
+        self, cluster: Cluster
+    ) -> None:
+        leader = cluster[1]
+        cluster.settle(1, 2, 3)
+        assert leader.replica.leadership is not None
+        assert leader.replica.leadership.is_settled
+        leader.term.lease_until_s = cluster.now
+        del cluster.brokers[3]
+        leader.perform(leader.replica.brokers_changed(cluster.now))
+        cluster.tick(1)
+        assert proposed(cluster) is None
+        assert not leader.replica.leadership.is_settled
+        leader.term.lease_renewed(cluster.now, 1_000_000)
+        cluster.tick(1)
+        assert proposed(cluster) == {1, 2}

@@ -170,6 +170,15 @@ async def test_nobody_there_is_a_clear_error_and_waits_longer_each_time() -> Non
         assert 0.15 <= loop.time() - begin_s < 5.0  # 50 ms, then 100 ms
 
 
+@pytest.mark.parametrize("address", [("x" * 80 + ".example", 9092), ("127.0.0.1", 70_000)])
+async def test_an_address_that_is_none_is_a_clear_error_too(address: tuple[str, int]) -> None:
+    peer = Peer(2, client_id="test")
+    peer.move(address)
+    with pytest.raises(PeerError, match="can not be reached at"):
+        await ask(peer)
+    await peer.close()
+
+
 async def test_a_broker_that_registers_is_tried_at_once() -> None:
     async with a_broker(framed) as broker:
         peer = Peer(2, client_id="test")

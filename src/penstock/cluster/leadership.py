@@ -74,17 +74,19 @@ class Leadership:
         }
         self._proposals: list[PartitionState] = []  # all compare with self.revision
         self._awaits_outcome = False  # of the last proposal
+        self._wants_change = False  # of the ISR; it may have to wait for the lease
         self._is_syncing = False
         self._waits = ProduceWaits()
         self._end_seen = self.epoch_start  # our log's end when we last looked
 
     @property
     def is_settled(self) -> bool:
-        """Whether time alone changes nothing: nobody waits, and all in sync have all we have."""
+        """Whether time alone changes nothing: nobody waits, all in sync have all we have, nobody else is."""
         end = self._local.log.log_end_offset
         return not (
             len(self._waits)
             or self._proposals
+            or self._wants_change
             or self._is_syncing
             or any(self._log_end(member) < end for member in self.state.isr)
         )
@@ -263,6 +265,7 @@ class Leadership:
 
     def _propose(self, wanted: Mapping[int, str], now: float) -> list[Effect]:
         """Also what is in the store already, if something else may get there: that shuts it out."""
+        self._wants_change = wanted != self.state.isr
         if self._awaits_outcome or (wanted == self.state.isr and not self._proposals):
             return []
         if not self._local.term.holds_lease(now):

@@ -142,7 +142,7 @@ class Peer:
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 connection = await self._open(*address)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:  # no address, perhaps
             reason = str(error) or "no answer"
             self._delay_next()
             if not self._is_said_lost:
