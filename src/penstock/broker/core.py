@@ -102,14 +102,10 @@ class Broker:
     # The cluster, as clients see it
 
     def brokers(self) -> list[BrokerInfo]:
-        """Every broker that is there, by id."""
+        """Every broker that clients may turn to, by id."""
         if self.node is None:
             return [self.info]
-        registered = self.node.view.brokers
-        return [
-            BrokerInfo(id=id_, host=broker.host, port=broker.port, rack=broker.rack)
-            for id_, broker in sorted(registered.items())
-        ]
+        return [info for _, info in sorted(self.node.listed.items())]
 
     def find_broker(self, broker_id: int) -> BrokerInfo | None:
         if self.node is None:

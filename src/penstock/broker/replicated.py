@@ -58,10 +58,14 @@ class ReplicatedPartition(Partition):
 
     @property
     def leader(self) -> int:
+        # Also if it is gone: clients that are told of two leaders in one epoch (and "none" counts
+        # as one) believe neither, and librdkafka may never recover from that.
         state = self._state
-        if state is None or state.leader is None or not self._node.view.is_live(state.leader):
-            return -1
-        return state.leader
+        return -1 if state is None or state.leader is None else state.leader
+
+    @property
+    def is_led(self) -> bool:
+        return self._node.view.is_live(self.leader)
 
     @property
     def replicas(self) -> tuple[int, ...]:

@@ -39,7 +39,12 @@ class Partition(ABC):
     @property
     @abstractmethod
     def leader(self) -> int:
-        """The broker that serves it; -1: nobody does."""
+        """The broker that was elected to serve it; -1: none was. The same for as long as the epoch is."""
+
+    @property
+    def is_led(self) -> bool:
+        """Whether that broker is there."""
+        return self.leader >= 0
 
     @property
     @abstractmethod

@@ -18,6 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    PartitionMetadata,
     ResourceType,
     TopicMetadata,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "NewPartitions",
     "NewTopic",
     "OffsetSpec",
+    "PartitionMetadata",
     "ResourceType",
     "TopicMetadata",
 ]

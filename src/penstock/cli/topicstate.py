@@ -9,7 +9,7 @@ from penstock.cli.contact import REQUEST_TIMEOUT_S, Cluster, unknown_topic
 from penstock.model import TopicPartition
 
 if TYPE_CHECKING:
-    from penstock.cli.adminapi import AdminClient, TopicMetadata
+    from penstock.cli.adminapi import AdminClient, PartitionMetadata, TopicMetadata
     from penstock.cli.offsets import Range
 
 
@@ -45,6 +45,11 @@ def _colour(row: dict[str, Any]) -> str:
     return "yellow" if len(row["isr"]) < len(row["replicas"]) else ""
 
 
+def _is_led(partition: PartitionMetadata) -> bool:
+    """One whose leader is gone may still name it, with an error."""
+    return partition.leader >= 0 and partition.error is None
+
+
 def described_partition(
     topic: TopicMetadata, number: int, spans: dict[TopicPartition, Range]
 ) -> dict[str, Any]:
@@ -53,7 +58,7 @@ def described_partition(
     span = spans.get(TopicPartition(str(topic.topic), number))
     return {
         "partition": number,
-        "leader": partition.leader if partition.leader >= 0 else None,
+        "leader": partition.leader if _is_led(partition) else None,
         "replicas": list(partition.replicas),
         "isr": list(partition.isrs),
         "start": None if span is None else span.start,
@@ -82,7 +87,7 @@ def topic_ranges(
             TopicPartition(name, number)
             for name, topic in topics.items()
             for number, partition in topic.partitions.items()
-            if partition.leader >= 0
+            if _is_led(partition)
         ],
     )
 

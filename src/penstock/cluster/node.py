@@ -55,6 +55,7 @@ _TICK_S: Final = 0.1
 _WATCH_DELAY_S: Final = 1.0  # a watch that is further behind is not waited for
 _CONTROLLER_TICKS: Final = 10  # our ticks between two of the controller's
 _HAND_OVER_S_MAX: Final = 10.0
+_LISTED_S: Final = 2.0  # after its lease, a broker that is gone is still named to clients
 
 
 class Observer(Protocol):
@@ -83,6 +84,11 @@ class ClusterNode:
     ) -> None:
         self.view = ClusterView()
         self.term = BrokerTerm(id=info.id, storage_id=logs.storage_id)
+        # Brokers as clients are told of them: one that is gone stays for a while. When etcd was away, all
+        # of them lose their registrations in the same moment, and clients that are told of no broker
+        # forget all they know; some, librdkafka among them, do not come back from that.
+        self.listed: dict[int, BrokerInfo] = {info.id: info}
+        self._listed_s = config.lease_ttl_s + _LISTED_S
         self.observers: list[Observer] = []
         self._store = store
         self._clock = clock
@@ -240,12 +246,25 @@ class ClusterNode:
 
     def _broker_changed(self, broker: int, revision: int) -> None:
         registered = self.view.brokers.get(broker)
+        self._list(broker, registered)
         if broker == self.term.id:
             self.membership.seen(registered, revision)
         else:
             address = None if registered is None else (registered.host, registered.port)
             self.peers.update(broker, address)
         self.replicas.brokers_changed()
+
+    def _list(self, broker: int, registered: BrokerRegistration | None) -> None:
+        if registered is None:
+            asyncio.get_running_loop().call_later(self._listed_s, self._unlist, broker)
+        else:
+            self.listed[broker] = BrokerInfo(
+                id=broker, host=registered.host, port=registered.port, rack=registered.rack
+            )
+
+    def _unlist(self, broker: int) -> None:
+        if broker not in self.view.brokers and broker != self.term.id:
+            self.listed.pop(broker, None)
 
     def _refresh(self, partition: TopicPartition) -> None:
         """Somebody knows more of a partition than we: look, if the watch does not come by itself."""

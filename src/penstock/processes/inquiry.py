@@ -125,7 +125,7 @@ class Inquiry:
                 PartitionKnown(
                     topic=topic.name,
                     partition=item.partition_index,
-                    leader=item.leader_id,
+                    leader=NOBODY if item.error_code else item.leader_id,
                     leader_epoch=getattr(item, "leader_epoch", -1),
                     replicas=tuple(item.replica_nodes),
                     isr=tuple(item.isr_nodes),

@@ -176,11 +176,10 @@ def describe(topic: Topic, request: MetadataRequest) -> TopicMetadata:
 
 
 def describe_partition(partition: Partition) -> PartitionMetadata:
-    leader = partition.leader
     return PartitionMetadata(
-        error_code=ErrorCode.none if leader >= 0 else ErrorCode.leader_not_available,
+        error_code=ErrorCode.none if partition.is_led else ErrorCode.leader_not_available,
         partition_index=partition.index,
-        leader_id=leader,
+        leader_id=partition.leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
