@@ -19,12 +19,13 @@ from penstock.spark.planning import Range, Sizes, SplitRules, split
 from penstock.spark.reading import ReadSettings, Split, read_split
 from penstock.spark.schema import check_read_schema
 from penstock.spark.subscription import Resolver, Subscription
+from penstock.spark.worker import Travels
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class PenstockReader(DataSourceReader):
+class PenstockReader(Travels, DataSourceReader):
     """Reads what is in the topics between two positions."""
 
     def __init__(self, options: Options, schema: StructType) -> None:

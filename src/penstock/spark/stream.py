@@ -28,6 +28,7 @@ from penstock.spark.progress import Progress, group_name
 from penstock.spark.reading import ReadSettings, Split, read_split
 from penstock.spark.schema import check_read_schema
 from penstock.spark.subscription import Resolver, Subscription
+from penstock.spark.worker import Travels
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("penstock.spark")
 
 
-class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics batch by batch, from where the query began or its checkpoint stands."""
 
     def __init__(self, options: Options, schema: StructType, app_name: str) -> None:

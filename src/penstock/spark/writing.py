@@ -24,7 +24,7 @@ from penstock.spark.connecting import ClusterSettings
 from penstock.spark.errors import MissingTopicError, OptionError
 from penstock.spark.options import Options
 from penstock.spark.schema import check_write_schema
-from penstock.spark.worker import keep_memory, settle
+from penstock.spark.worker import Travels, keep_memory, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +91,7 @@ def _write(settings: WriteSettings, batches: Iterator[pa.RecordBatch]) -> Writte
     return Written(records, last_offsets)
 
 
-class PenstockWriter(DataSourceArrowWriter):
+class PenstockWriter(Travels, DataSourceArrowWriter):
     """Appends the rows of a batch query."""
 
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
@@ -107,7 +107,7 @@ class PenstockWriter(DataSourceArrowWriter):
         _report_abort(messages)
 
 
-class PenstockStreamWriter(DataSourceStreamArrowWriter):
+class PenstockStreamWriter(Travels, DataSourceStreamArrowWriter):
     """Appends the rows of each batch of a stream."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
