@@ -107,6 +107,12 @@ class Broker:
             return [self.info]
         return [info for _, info in sorted(self.node.listed.items())]
 
+    def registered_brokers(self) -> list[BrokerInfo]:
+        """Every broker that is there at this moment, by id."""
+        if self.node is None:
+            return [self.info]
+        return [info for info in self.brokers() if self.node.view.is_live(info.id)]
+
     def find_broker(self, broker_id: int) -> BrokerInfo | None:
         if self.node is None:
             return self.info if broker_id == self.info.id else None

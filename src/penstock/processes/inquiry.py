@@ -17,6 +17,7 @@ from penstock.errors import ErrorCode
 from penstock.model import BrokerInfo, TopicPartition
 
 NOBODY: Final = -1
+_DESCRIBE_CLUSTER: Final = Api("DescribeCluster", 60, 0, 0, 0)
 _DESCRIBE_CONFIGS: Final = Api("DescribeConfigs", 32, 1, 4, 4)
 _TOPIC: Final = 2  # a kind of resource that has settings
 _MIN_ISR: Final = "min.insync.replicas"
@@ -115,17 +116,12 @@ class Inquiry:
         return ClusterKnown(
             cluster_id=answer.cluster_id or "",
             controller=answer.controller_id,
-            brokers={
-                item.node_id: BrokerInfo(
-                    id=item.node_id, host=item.host, port=item.port, rack=item.rack or None
-                )
-                for item in answer.brokers
-            },
+            brokers=self._registered(),
             partitions=tuple(
                 PartitionKnown(
                     topic=topic.name,
                     partition=item.partition_index,
-                    leader=NOBODY if item.error_code else item.leader_id,
+                    leader=item.leader_id if item.error_code is ErrorCode.none else NOBODY,
                     leader_epoch=getattr(item, "leader_epoch", -1),
                     replicas=tuple(item.replica_nodes),
                     isr=tuple(item.isr_nodes),
@@ -134,6 +130,19 @@ class Inquiry:
                 for item in sorted(topic.partitions, key=lambda item: item.partition_index)
             ),
         )
+
+    def _registered(self) -> dict[int, BrokerInfo]:
+        """Who is there. Metadata names brokers for a while longer, for clients that hold on to them."""
+        answer = self._connection.call(
+            _DESCRIBE_CLUSTER,
+            lambda new: new("DescribeClusterRequest", include_cluster_authorized_operations=False),
+        )
+        return {
+            item.broker_id: BrokerInfo(
+                id=item.broker_id, host=item.host, port=item.port, rack=item.rack or None
+            )
+            for item in answer.brokers
+        }
 
     def replicas(self) -> dict[TopicPartition, ReplicaKnown]:
         """The partitions that this broker has on its disk, with how far each is behind its leader."""

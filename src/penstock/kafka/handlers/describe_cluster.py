@@ -70,7 +70,7 @@ def handle(
         controller_id=broker.controller_id,
         brokers=[
             ClusterBroker(broker_id=info.id, host=info.host, port=info.port, rack=info.rack)
-            for info in broker.brokers()
+            for info in broker.registered_brokers()
         ],
         cluster_authorized_operations=(
             ALL_ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED
