@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from penstock.cluster.state import (
     broker_key,
     encode_broker,
     encode_partition,
+    partition_cluster_id,
     partition_key,
 )
 from penstock.cluster.view import ClusterView
@@ -34,9 +36,10 @@ def test_a_leader_that_is_gone_is_named_as_long_as_its_epoch_lasts() -> None:
     """Two leaders in one epoch, and "none" is one, leave some clients with neither."""
     view = ClusterView()
     node: Any = SimpleNamespace(view=view)
-    partition = ReplicatedPartition(ORDERS, node, logs=None)  # type: ignore[arg-type]
+    topic_id = uuid.uuid4()
+    partition = ReplicatedPartition(ORDERS, topic_id, node, logs=None)  # type: ignore[arg-type]
     state = PartitionState(
-        cluster_id="c", replicas=(7, 8), leader=7, leader_incarnation="1", leader_epoch=3,
+        cluster_id=partition_cluster_id(topic_id, 0), replicas=(7, 8), leader=7, leader_incarnation="1", leader_epoch=3,
         isr={7: "disk 7"},
     )  # fmt: skip
     view.apply(partition_key(ORDERS), encode_partition(state), 1)
@@ -52,7 +55,7 @@ def test_a_leader_that_is_gone_is_named_as_long_as_its_epoch_lasts() -> None:
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what it waits for has no event
             await asyncio.sleep(0.01)
 
 
