@@ -39,9 +39,13 @@ def test_a_leader_that_is_gone_is_named_as_long_as_its_epoch_lasts() -> None:
     topic_id = uuid.uuid4()
     partition = ReplicatedPartition(ORDERS, topic_id, node, logs=None)  # type: ignore[arg-type]
     state = PartitionState(
-        cluster_id=partition_cluster_id(topic_id, 0), replicas=(7, 8), leader=7, leader_incarnation="1", leader_epoch=3,
+        cluster_id=partition_cluster_id(topic_id, 0),
+        replicas=(7, 8),
+        leader=7,
+        leader_incarnation="1",
+        leader_epoch=3,
         isr={7: "disk 7"},
-    )  # fmt: skip
+    )
     view.apply(partition_key(ORDERS), encode_partition(state), 1)
     view.apply(broker_key(7), encode_broker(OTHER), 2)
     here = describe_partition(partition)

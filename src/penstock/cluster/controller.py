@@ -98,7 +98,8 @@ class Controller:
         self.guard = Compare(key=CONTROLLER, mod_revision=claim_revision)
         self._settings = settings
         self.is_deposed = False
-        self.losses: list[Loss] = []  # that its decisions accept; whoever drives it takes them
+        self.losses: list[Loss] = []  # that came of its decisions; whoever drives it takes them
+        self._accepted: dict[TopicPartition, Loss] = {}  # by decisions that are in flight
         self._to_look_at: dict[TopicPartition, None] = {}  # in order
         self._in_flight: set[TopicPartition] = set()  # decided, outcome not known
         self._to_prefer: set[TopicPartition] = set()  # put back to their preferred leader
@@ -165,6 +166,10 @@ class Controller:
 
     def committed(self, decision: Decision, revision: int, now: float) -> list[Decision]:
         self._in_flight.difference_update(decision.partitions)
+        for partition in decision.partitions:
+            loss = self._accepted.pop(partition, None)
+            if loss is not None:
+                self.losses.append(loss)
         for put in decision.transaction.puts:
             self._apply(put.key, put.value, revision, now)
         for delete in decision.transaction.deletes:
@@ -292,7 +297,8 @@ class Controller:
     def _note_loss(
         self, partition: TopicPartition, before: PartitionState, after: PartitionState
     ) -> None:
-        """A new leader that was not in sync may lack what was committed: say so."""
+        """A new leader that was not in sync may lack what was committed: to be said if it is elected."""
+        self._accepted.pop(partition, None)
         leader = after.leader
         if leader is None or after.leader_epoch == before.leader_epoch:
             return
@@ -301,7 +307,7 @@ class Controller:
         log_end = self._view.log_end(leader, partition)
         committed = self._view.high_watermarks.get(partition, 0)
         if log_end < committed:
-            self.losses.append(Loss(partition, leader, log_end, committed))
+            self._accepted[partition] = Loss(partition, leader, log_end, committed)
 
     def next_state(
         self,

@@ -77,6 +77,7 @@ class Membership:
         self._member = member
         self._lease: Lease | None = None
         self._revision = 0  # of our key
+        self._leaves = False
         self._keeping: asyncio.Task[None] | None = None
 
     @property
@@ -108,7 +109,7 @@ class Membership:
         """Take a lease and write our key under it; the key of somebody else if that is there."""
         sent_at = self._clock.monotonic_s()
         lease = await self._store.lease(self._ttl_s)
-        broker = replace(self._broker, incarnation=str(secrets.randbits(62)), is_leaving=False)
+        broker = replace(self._broker, incarnation=str(secrets.randbits(62)), is_leaving=self._leaves)
         revision = 0
         while True:
             result = await self._store.commit(self._write(broker, lease, revision))
@@ -191,6 +192,7 @@ class Membership:
 
     async def announce_leaving(self) -> None:
         """Ask for our leaderships to be taken over."""
+        self._leaves = True
         if self._lease is None:
             return
         leaving = replace(self._broker, is_leaving=True)
