@@ -29,7 +29,7 @@ _WORKLOADS = (
     Workload(topic="100B", records=20_000_000, size=100),
     Workload(topic="1KiB", records=2_000_000, size=1024),
 )
-_WARM_UP_TURNS = 5  # with fewer, the JVM still compiles in the recorded turns
+_WARM_UP_TURNS = 5  # after a single one, the first recorded turns are slow: the JVM still compiles
 _QUICK_SCALE = 20
 
 

@@ -64,8 +64,7 @@ def acknowledge_at_once() -> None:
     """Have the system acknowledge what Spark has sent so far, in a worker of Spark's.
 
     Spark sends a task in two small pieces over TCP, and holds the second back until the first is
-    acknowledged (Nagle's algorithm); we, who have nothing to answer yet, delay that by 40 ms. That is as
-    long as it takes to read 40 MB. Linux only.
+    acknowledged (Nagle's algorithm); we, who have nothing to answer yet, delay that by 40 ms. Linux only.
     """
     if "SPARK_REUSE_WORKER" not in os.environ or not hasattr(socket, "TCP_QUICKACK"):
         return
