@@ -29,7 +29,6 @@ _WORKLOADS = (
     Workload(topic="100B", records=20_000_000, size=100),
     Workload(topic="1KiB", records=2_000_000, size=1024),
 )
-_WARM_UP_TURNS = 5  # after a single one, the first recorded turns are slow: the JVM still compiles
 _QUICK_SCALE = 20
 
 
@@ -82,7 +81,6 @@ def _plan(arguments: argparse.Namespace, brokers: dict[str, Broker], directory: 
         "cases": [case for case in CASES if case in (arguments.only or [case])],
         "rounds": arguments.rounds,
         "warm_up": asdict(_warm_up(arguments)),
-        "warm_up_turns": 1 if arguments.quick else _WARM_UP_TURNS,
         "workloads": [asdict(load) for load in _workloads(arguments)],
     }
     path = directory / "plan.json"

@@ -27,9 +27,8 @@ def main() -> None:
     runner = Runner(spark, plan["bootstraps"], Path(plan["directory"]))
     small = Workload(**plan["warm_up"])
     for case in plan["cases"]:
-        for _ in range(plan["warm_up_turns"]):
-            for variant in plan["variants"]:
-                runner.run(case, variant, small)
+        for variant in plan["variants"]:
+            runner.run(case, variant, small)
     for case in plan["cases"]:
         for load in (Workload(**fields) for fields in plan["workloads"]):
             for number in range(plan["rounds"]):

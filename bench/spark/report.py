@@ -19,8 +19,7 @@ _INTRODUCTION = """\
 Written by `make bench-spark` on {date} ({minutes:.0f} minutes, {rounds} rounds, medians): our data
 source against Spark's own connector `spark-sql-kafka-0-10`, which reads from Penstock and from
 Apache Kafka. One session, `local[2]`, on the machine that also runs the broker; every way takes its
-turn in every round, after five unrecorded turns over a topic of 3 M records, in which the JVM compiles
-what it runs. Topics have 4 partitions.
+turn in every round, after one unrecorded turn over a topic of 3 M records. Topics have 4 partitions.
 The bar of a read is on the ratio to the faster of the connector's two rates; that of the sink, on the ratio
 to the connector that writes to the same broker: Penstock syncs to disk before it acknowledges, Kafka does
 not unless it is told to."""
