@@ -109,7 +109,9 @@ class Membership:
         """Take a lease and write our key under it; the key of somebody else if that is there."""
         sent_at = self._clock.monotonic_s()
         lease = await self._store.lease(self._ttl_s)
-        broker = replace(self._broker, incarnation=str(secrets.randbits(62)), is_leaving=self._leaves)
+        broker = replace(
+            self._broker, incarnation=str(secrets.randbits(62)), is_leaving=self._leaves
+        )
         revision = 0
         while True:
             result = await self._store.commit(self._write(broker, lease, revision))
