@@ -154,7 +154,8 @@ def test_nobody_to_ask() -> None:
     assert "No broker could be reached" in words
 
 
-def test_watch_goes_on_until_it_is_interrupted(command: Penstock) -> None:
+def test_watch_goes_on_until_it_is_interrupted(command: Penstock, three: TestCluster) -> None:
+    three.wait_healthy()
     process = command.start("cluster", "status", "--watch", "--interval", "0.1", "--json")
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(3)]
@@ -167,6 +168,7 @@ def test_watch_goes_on_until_it_is_interrupted(command: Penstock) -> None:
 def test_watch_goes_on_with_other_brokers_when_the_one_that_was_asked_dies(
     three: TestCluster,
 ) -> None:
+    three.wait_healthy()
     victim = three.brokers[0]
     process = Penstock(victim.address).start(
         "cluster", "status", "--watch", "--interval", "0.1", "--json"
