@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_right
 
 from penstock.errors import CorruptLogError
 from penstock.log.checkpoint import (
@@ -109,7 +110,10 @@ class CuttableLog(DurableLog):
                 return Place(offset, segment, gap.end)
 
     def _segment_index(self, offset: int) -> int:
-        raise NotImplementedError
+        segments = self._segments
+        if offset >= segments[-1].base_offset:
+            return len(segments) - 1
+        return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
 
     def _place_to_cut(self, offset: int) -> tuple[Place, int]:
         """Where to cut for nothing at or above `offset` to be left, and where records end then."""

@@ -9,7 +9,6 @@ made to run in a thread beside appends. What has been appended is in the system'
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -421,12 +420,6 @@ class PartitionLog(CuttableLog):
             return False
         is_recent = segment.is_active and found.position + _WARM_TAIL_BYTES > segment.size
         return is_recent or found.is_cached()
-
-    def _segment_index(self, offset: int) -> int:
-        segments = self._segments
-        if offset >= segments[-1].base_offset:
-            return len(segments) - 1
-        return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
 
     def end_of(self, at: int) -> int:
         """The offset behind the last record of segment `at`."""
