@@ -15,12 +15,19 @@ from penstock.cluster.messages import ProposeIsr
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.proposals import Proposals
 from penstock.cluster.replica import Replica
-from penstock.cluster.state import TOPICS, TopicState, encode_topic, topic_key
+from penstock.cluster.state import (
+    TOPICS,
+    TopicState,
+    decode_partition,
+    encode_topic,
+    partition_key,
+    topic_key,
+)
 from penstock.cluster.view import Change, ClusterView, TopicChanged
-from penstock.cluster.watching import PrefixWatcher
 from penstock.log import LogStore
 from penstock.metadata.memory import MemoryStore
-from penstock.metadata.store import CommitResult, Lease, Snapshot, Transaction
+from penstock.metadata.store import CommitResult, Snapshot, Transaction
+from penstock.metadata.watching import PrefixWatcher
 from penstock.model import BrokerInfo, TopicPartition
 from penstock.settings import BrokerConfig, TopicConfig
 from tests.cluster.wired import TOPIC, Stage, until
@@ -37,10 +44,6 @@ class Observer:
         self.heard.append(change)
         if self.stumbles:
             raise RuntimeError("a bug")
-
-    def registered(self, lease: Lease, incarnation: str) -> None: ...
-
-    def unregistered(self) -> None: ...
 
 
 class Stumbling(MemoryStore):
@@ -82,7 +85,7 @@ async def test_one_who_stumbles_over_news_keeps_nobody_from_hearing_them(
         topic_config=lambda _: TopicConfig(),
     )
     first, second = Observer(stumbles=True), Observer(stumbles=False)
-    node.observers += [first, second]
+    node.observers += [first.changed, second.changed]
     node.apply(topic_key("t"), encode_topic(TOPIC_STATE), 1)
     assert first.heard == second.heard == [TopicChanged("t")]
     await logs.close()
@@ -123,6 +126,36 @@ async def test_a_leader_proposes_again_behind_a_commit_that_stumbled(
     store.failures = 1
     proposals.add(Proposer(leader.hosted().replica.local), proposal)
     await until(lambda: unknown == [proposal], "it is told")
+    await asyncio.gather(*tasks)
+    await stage.stop()
+
+
+async def test_of_two_proposals_for_a_partition_in_one_turn_the_later_is_written(
+    store: Stumbling, tmp_path: Path
+) -> None:
+    """The partition was seen at a higher revision in between."""
+    stage = Stage(tmp_path)
+    leader = await stage.add(1)
+    await stage.create(leader)
+    replica = leader.hosted().replica
+    state = leader.view.partitions[TopicPartition(TOPIC, 0)].value
+    key = partition_key(TopicPartition(TOPIC, 0))
+    first = await store.put(key, b"older")
+    second = await store.put(key, b"newer")
+    tasks: list[asyncio.Task[None]] = []
+    applied: list[str] = []
+    proposals = Proposals(
+        store,
+        lambda key, *_: applied.append(key),
+        lambda work: tasks.append(asyncio.get_running_loop().create_task(work)),
+    )
+    proposals.add(replica, ProposeIsr(state=state, revision=first))
+    later = replace(state, partition_epoch=state.partition_epoch + 1)
+    proposals.add(replica, ProposeIsr(state=later, revision=second))
+    await until(lambda: applied == [key], "it is written")
+    entry = await store.get(key)
+    assert entry is not None
+    assert decode_partition(entry) == later
     await asyncio.gather(*tasks)
     await stage.stop()
 

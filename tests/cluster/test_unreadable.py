@@ -21,11 +21,11 @@ from penstock.cluster.state import (
     topic_key,
 )
 from penstock.cluster.view import ClusterView
-from penstock.cluster.watching import PrefixWatcher
 from penstock.log import LogStore
 from penstock.metadata.errors import StoreCorrupt
 from penstock.metadata.memory import MemoryStore
 from penstock.metadata.store import Delete, Transaction
+from penstock.metadata.watching import PrefixWatcher
 from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig, TopicConfig
 from tests.cluster.desk import Desk

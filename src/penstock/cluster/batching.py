@@ -32,7 +32,12 @@ class KeyChange:
         return 2 * len(self.key) + len(self.value or b"") + others
 
 
-def batched(changes: Iterable[KeyChange], guard: Compare | None = None) -> Iterator[Transaction]:
+def batched(
+    changes: Iterable[KeyChange],
+    guard: Compare | None = None,
+    *,
+    changes_max: int = TRANSACTION_OPERATIONS_MAX,
+) -> Iterator[Transaction]:
     """Transactions of as many changes as fit, in order. Each holds only if `guard` does, if there is one."""
     batch: list[KeyChange] = []
     guards = () if guard is None else (guard,)
@@ -44,7 +49,7 @@ def batched(changes: Iterable[KeyChange], guard: Compare | None = None) -> Itera
         bigger = size + change.size_bytes
         if batch and (
             len(needed) > TRANSACTION_OPERATIONS_MAX
-            or len(batch) >= TRANSACTION_OPERATIONS_MAX
+            or len(batch) >= changes_max
             or bigger > TRANSACTION_BYTES_MAX
         ):
             yield _transaction(batch, guards)

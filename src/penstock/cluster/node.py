@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import count
 from typing import Any, Final, Protocol
 
 from penstock.clock import Clock
@@ -40,14 +41,14 @@ from penstock.cluster.view import (
     PartitionChanged,
     TopicChanged,
 )
-from penstock.cluster.watching import PrefixWatcher
 from penstock.log import LogStore
 from penstock.metadata.errors import MetadataError
 from penstock.metadata.store import Lease, MetadataStore
+from penstock.metadata.watching import PrefixWatcher
 from penstock.model import BrokerInfo, TopicPartition
 from penstock.settings import BrokerConfig, TopicConfig
 
-__all__ = ["ClusterNode", "Observer"]
+__all__ = ["ClusterNode", "Registrant"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +59,8 @@ _HAND_OVER_S_MAX: Final = 10.0
 _LISTED_S: Final = 2.0  # after its lease, a broker that is gone is still named to clients
 
 
-class Observer(Protocol):
-    """Who wants to know what this broker knows and is."""
-
-    def changed(self, change: Change) -> None:
-        """The view has changed."""
+class Registrant(Protocol):
+    """Who does something on the lease of this broker's registration."""
 
     def registered(self, lease: Lease, incarnation: str) -> None: ...
 
@@ -89,7 +87,8 @@ class ClusterNode:
         # forget all they know; some, librdkafka among them, do not come back from that.
         self.listed: dict[int, BrokerInfo] = {info.id: info}
         self._listed_s = config.lease_ttl_s + _LISTED_S
-        self.observers: list[Observer] = []
+        self.observers: list[Callable[[Change], None]] = []  # told of every change of the view
+        self.registrants: list[Registrant] = []
         self._store = store
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
@@ -182,7 +181,7 @@ class ClusterNode:
             logger.error("work of the cluster failed", exc_info=error)
 
     async def _tick_for_ever(self) -> None:
-        for number in range(1, 2**62):
+        for number in count(1):
             await asyncio.sleep(_TICK_S)
             try:
                 self.replicas.tick()
@@ -197,13 +196,13 @@ class ClusterNode:
         if not is_first:
             self.replicas.registered_anew()
         self.seat.registered(lease)
-        for observer in self.observers:
-            observer.registered(lease, self.term.incarnation)
+        for registrant in self.registrants:
+            registrant.registered(lease, self.term.incarnation)
 
     def unregistered(self) -> None:
         self.seat.unregistered()
-        for observer in self.observers:
-            observer.unregistered()
+        for registrant in self.registrants:
+            registrant.unregistered()
 
     def lease_renewed(self) -> None:
         self.replicas.lease_renewed()
@@ -225,7 +224,7 @@ class ClusterNode:
         tell: list[Callable[[Change], None]] = [
             partial(self._changed, revision),
             self.seat.changed,
-            *(observer.changed for observer in self.observers),
+            *self.observers,
         ]
         for hear in tell:
             try:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
+from penstock.cluster.batching import KeyChange, batched
 from penstock.cluster.messages import ProposeIsr
 from penstock.cluster.replica import Replica
 from penstock.cluster.state import encode_partition, partition_key
-from penstock.metadata.store import (
-    TRANSACTION_BYTES_MAX,
-    Compare,
-    MetadataStore,
-    Put,
-    Rejected,
-    Transaction,
-)
+from penstock.metadata.store import MetadataStore, Rejected, Transaction
+from penstock.metadata.watching import Apply, apply_refused
 
 __all__ = ["Proposals"]
 
@@ -25,16 +20,10 @@ logger = logging.getLogger(__name__)
 
 _TOGETHER_MAX: Final = 64  # changes of partitions in one transaction
 
-Apply = Callable[[str, bytes | None, int], None]
-
 
 class _Proposed(NamedTuple):
     replica: Replica
     proposal: ProposeIsr
-
-    @property
-    def key(self) -> str:
-        return partition_key(self.replica.local.partition)
 
 
 class Proposals:
@@ -49,55 +38,43 @@ class Proposals:
         self._store = store
         self._apply = apply
         self._spawn = spawn
-        self._waiting: list[_Proposed] = []
+        self._waiting: dict[str, _Proposed] = {}  # by the partition's key
 
     def add(self, replica: Replica, proposal: ProposeIsr) -> None:
-        """To be written soon, with whatever else is proposed in this turn of the event loop."""
+        """To be written soon, with whatever else is proposed in this turn of the event loop.
+
+        A later one of the same partition takes its place: the partition was seen at a higher revision
+        in between, so the earlier one could not be applied any more.
+        """
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._waiting.append(_Proposed(replica, proposal))
+        self._waiting[partition_key(replica.local.partition)] = _Proposed(replica, proposal)
 
     def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        batch: list[tuple[_Proposed, Put]] = []
-        size = 0
-        for item in waiting:
-            put = Put(key=item.key, value=encode_partition(item.proposal.state))
-            bigger = size + 2 * len(put.key) + len(put.value)
-            if batch and (len(batch) == _TOGETHER_MAX or bigger > TRANSACTION_BYTES_MAX):
-                self._spawn(self._commit(batch))
-                batch, bigger = [], bigger - size
-            batch.append((item, put))
-            size = bigger
-        if batch:
-            self._spawn(self._commit(batch))
+        waiting, self._waiting = self._waiting, {}
+        self._commit_all(waiting)
 
-    async def _commit(self, batch: list[tuple[_Proposed, Put]]) -> None:
-        transaction = Transaction(
-            compares=tuple(
-                Compare(key=put.key, mod_revision=item.proposal.revision) for item, put in batch
-            ),
-            puts=tuple(put for _, put in batch),
+    def _commit_all(self, proposed: Mapping[str, _Proposed]) -> None:
+        changes = (
+            KeyChange(key=key, value=encode_partition(proposal.state), revision=proposal.revision)
+            for key, (_, proposal) in proposed.items()
         )
+        for transaction in batched(changes, changes_max=_TOGETHER_MAX):
+            batch = {put.key: proposed[put.key] for put in transaction.puts}
+            self._spawn(self._commit(transaction, batch))
+
+    async def _commit(self, transaction: Transaction, batch: Mapping[str, _Proposed]) -> None:
         try:
             result = await self._store.commit(transaction)
         except Exception as error:  # whatever it was, who proposed them must not wait for ever
             logger.warning("%d changes of ISRs have an unknown outcome: %r", len(batch), error)
-            for item, _ in batch:
-                item.replica.proposal_unknown(item.proposal)
+            for replica, proposal in batch.values():
+                replica.proposal_unknown(proposal)
             return
-        if not isinstance(result, Rejected):
-            for _, put in batch:
+        if isinstance(result, Rejected):
+            apply_refused(self._apply, result)
+            refused = {mismatch.compare.key for mismatch in result.mismatches}
+            self._commit_all({key: batch[key] for key in batch if key not in refused})
+        else:
+            for put in transaction.puts:
                 self._apply(put.key, put.value, result.revision)
-            return
-        refused = set()
-        for mismatch in result.mismatches:
-            refused.add(mismatch.compare.key)
-            actual = mismatch.actual
-            if actual is None:
-                self._apply(mismatch.compare.key, None, result.revision)
-            else:
-                self._apply(actual.key, actual.value, actual.mod_revision)
-        rest = [(item, put) for item, put in batch if put.key not in refused]
-        if rest:
-            await self._commit(rest)

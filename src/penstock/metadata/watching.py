@@ -1,4 +1,4 @@
-"""Following a part of the metadata store: a snapshot, then every change, without a gap."""
+"""Keeping a picture of a part of the metadata store: by snapshot and watch, and by what commits show."""
 
 from __future__ import annotations
 
@@ -9,15 +9,30 @@ from contextlib import aclosing
 from typing import Final
 
 from penstock.metadata.errors import Compacted, StoreClosed, StoreError
-from penstock.metadata.store import MetadataStore
+from penstock.metadata.store import MetadataStore, Mismatch, Rejected
 
-__all__ = ["PrefixWatcher"]
+__all__ = ["Apply", "PrefixWatcher", "apply_mismatch", "apply_refused"]
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.2
 
 Apply = Callable[[str, bytes | None, int], None]
+"""Takes over one key: its value, or None if it is gone, at a revision. Older news changes nothing."""
+
+
+def apply_mismatch(apply: Apply, mismatch: Mismatch, revision: int) -> None:
+    """A compare failed at `revision`: what the store holds instead is news."""
+    actual = mismatch.actual
+    if actual is None:
+        apply(mismatch.compare.key, None, revision)
+    else:
+        apply(actual.key, actual.value, actual.mod_revision)
+
+
+def apply_refused(apply: Apply, result: Rejected) -> None:
+    for mismatch in result.mismatches:
+        apply_mismatch(apply, mismatch, result.revision)
 
 
 class PrefixWatcher:
@@ -45,6 +60,14 @@ class PrefixWatcher:
         """Read what is there, then follow it in the background. `StoreError` if it can not be read."""
         await self._read()
         self._task = asyncio.create_task(self._follow())
+
+    def start_soon(self) -> None:
+        """As `start`, but the first reading is done in the background, too, until it succeeds."""
+        self._task = asyncio.create_task(self._read_and_follow())
+
+    async def _read_and_follow(self) -> None:
+        await self._read_again()
+        await self._follow()
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -75,6 +98,7 @@ class PrefixWatcher:
                 await self._read_again()
 
     async def _read_again(self) -> None:
+        """Until it succeeds, or there is no store any more."""
         while True:
             try:
                 await self._read()
