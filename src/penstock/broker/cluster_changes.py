@@ -17,6 +17,7 @@ from penstock.cluster.view import Change, PartitionChanged, TopicChanged
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.errors import StoreError
 from penstock.metadata.store import MetadataStore, Rejected
+from penstock.metadata.watching import apply_refused
 from penstock.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -83,12 +84,7 @@ class ClusterChanges:
                 ErrorCode.request_timed_out, f"the metadata store did not answer: {error}"
             ) from error
         if isinstance(result, Rejected):
-            for mismatch in result.mismatches:
-                actual = mismatch.actual
-                if actual is None:
-                    self._node.apply(mismatch.compare.key, None, result.revision)
-                else:
-                    self._node.apply(actual.key, actual.value, actual.mod_revision)
+            apply_refused(self._node.apply, result)
             return False
         for put in decision.transaction.puts:
             self._node.apply(put.key, put.value, result.revision)

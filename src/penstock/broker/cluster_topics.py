@@ -24,7 +24,7 @@ from penstock.cluster.controller import Decision
 from penstock.cluster.state import TopicState
 from penstock.cluster.view import Change, ClusterView, PartitionChanged, Stored, TopicChanged
 from penstock.errors import ApiError, ErrorCode, StorageError
-from penstock.metadata.store import Lease, MetadataStore
+from penstock.metadata.store import MetadataStore
 from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig, TopicConfig
 
@@ -51,12 +51,6 @@ class ClusterTopics(Catalog):
         self._changes = ClusterChanges(store, node)
 
     # -- following the view ---------------------------------------------------------------------
-
-    def registered(self, lease: Lease, incarnation: str) -> None:
-        pass
-
-    def unregistered(self) -> None:
-        pass
 
     def changed(self, change: Change) -> None:
         if isinstance(change, TopicChanged):

@@ -114,12 +114,8 @@ class Broker:
         return [info for info in self.brokers() if self.node.view.is_live(info.id)]
 
     def find_broker(self, broker_id: int) -> BrokerInfo | None:
-        if self.node is None:
-            return self.info if broker_id == self.info.id else None
-        broker = self.node.view.brokers.get(broker_id)
-        if broker is None:
-            return None
-        return BrokerInfo(id=broker_id, host=broker.host, port=broker.port, rack=broker.rack)
+        """The broker of this id, if it is there at this moment."""
+        return next((info for info in self.registered_brokers() if info.id == broker_id), None)
 
     @property
     def controller_id(self) -> int:

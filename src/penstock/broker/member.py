@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.cluster_topics import ClusterTopics
@@ -17,7 +18,6 @@ from penstock.errors import ConfigError
 from penstock.groups.spread import SpreadCoordinator
 from penstock.log import LogStore
 from penstock.metadata.errors import MetadataError, StoreUnavailable
-from penstock.metadata.store import Lease
 from penstock.model import BrokerInfo
 from penstock.settings import BrokerConfig, TopicConfig
 
@@ -55,7 +55,8 @@ async def join(config: BrokerConfig, info: BrokerInfo, logs: LogStore, clock: Cl
         )
         topics.on_delete(groups.forget_topic)
         broker = Broker(config, info, cluster_id, store, logs, clock, topics, groups, node)
-        node.observers += [topics, _GroupsObserver(node, groups)]
+        node.observers += [topics.changed, partial(_tell_groups, node, groups)]
+        node.registrants.append(groups)
         try:
             await node.start()
             await groups.start()
@@ -69,23 +70,11 @@ async def join(config: BrokerConfig, info: BrokerInfo, logs: LogStore, clock: Cl
     return broker
 
 
-class _GroupsObserver:
-    """Tells the coordinators of groups who is there, and under which lease they hold their parts."""
-
-    def __init__(self, node: ClusterNode, groups: SpreadCoordinator) -> None:
-        self._node = node
-        self._groups = groups
-
-    def changed(self, change: Change) -> None:
-        if isinstance(change, BrokerChanged):
-            brokers = self._node.view.brokers
-            self._groups.brokers_changed([b for b in brokers if not brokers[b].is_leaving])
-
-    def registered(self, lease: Lease, incarnation: str) -> None:
-        self._groups.registered(lease, incarnation)
-
-    def unregistered(self) -> None:
-        self._groups.unregistered()
+def _tell_groups(node: ClusterNode, groups: SpreadCoordinator, change: Change) -> None:
+    """Who is there to stay: their coordinators are spread over those."""
+    if isinstance(change, BrokerChanged):
+        brokers = node.view.brokers
+        groups.brokers_changed([b for b in brokers if not brokers[b].is_leaving])
 
 
 async def _connect(config: BrokerConfig, clock: Clock) -> EtcdMetadataStore:

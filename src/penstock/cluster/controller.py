@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from penstock.cluster import reassignment
@@ -41,6 +42,7 @@ from penstock.cluster.view import (
     TopicChanged,
 )
 from penstock.metadata.store import Compare, Rejected, Transaction
+from penstock.metadata.watching import apply_mismatch
 from penstock.model import TopicPartition
 
 __all__ = ["BrokerReport", "Controller", "ControllerSettings", "Decision", "Loss"]
@@ -171,10 +173,10 @@ class Controller:
             if loss is not None:
                 self.losses.append(loss)
         for put in decision.transaction.puts:
-            self._apply(put.key, put.value, revision, now)
+            self._apply(now, put.key, put.value, revision)
         for delete in decision.transaction.deletes:
             if not delete.prefix:
-                self._apply(delete.key, None, revision, now)
+                self._apply(now, delete.key, None, revision)
         return self.decide()
 
     def rejected(self, decision: Decision, result: Rejected, now: float) -> list[Decision]:
@@ -184,11 +186,8 @@ class Controller:
         for mismatch in result.mismatches:
             if mismatch.compare == self.guard:
                 self.is_deposed = True
-            elif mismatch.actual is not None:
-                actual = mismatch.actual
-                self._apply(actual.key, actual.value, actual.mod_revision, now)
             else:
-                self._apply(mismatch.compare.key, None, result.revision, now)
+                apply_mismatch(partial(self._apply, now), mismatch, result.revision)
         return self.decide()
 
     def unknown(self, decision: Decision) -> None:
@@ -196,7 +195,7 @@ class Controller:
         self._in_flight.difference_update(decision.partitions)
         self._look_at(decision.partitions)
 
-    def _apply(self, key: str, value: bytes | None, revision: int, now: float) -> None:
+    def _apply(self, now: float, key: str, value: bytes | None, revision: int) -> None:
         change = self._view.apply(key, value, revision)
         if change is not None:
             self.changed(change, now)

@@ -24,6 +24,7 @@ from penstock.metadata.store import (
     Rejected,
     Transaction,
 )
+from penstock.metadata.watching import Apply, apply_refused
 
 __all__ = ["ControllerSeat"]
 
@@ -31,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 _CLAIM_WITHIN_S: Final = 0.05  # so that not all brokers try in the same moment
 _CLAIM_AGAIN_S: Final = 0.2
-
-Apply = Callable[[str, bytes | None, int], None]
 
 
 class ControllerSeat:
@@ -116,9 +115,7 @@ class ControllerSeat:
             logger.warning("claiming the controller's part failed: %s", error)
             return False
         if isinstance(result, Rejected):
-            actual = result.mismatches[0].actual
-            if actual is not None:
-                self._apply(actual.key, actual.value, actual.mod_revision)
+            apply_refused(self._apply, result)
         else:
             self._apply(CONTROLLER, put.value, result.revision)
         return self._view.controller is not None
@@ -168,9 +165,7 @@ class ControllerSeat:
     async def _commit(self, controller: Controller, decision: Decision) -> None:
         try:
             result = await self._store.commit(decision.transaction)
-        except (
-            Exception
-        ) as error:  # whatever it was, its partitions must not be left alone for ever
+        except Exception as error:  # whatever it was, its partitions must not be left alone
             logger.warning("a decision of the controller has an unknown outcome: %r", error)
             controller.unknown(decision)
             return
@@ -180,12 +175,7 @@ class ControllerSeat:
             for delete in decision.transaction.deletes:
                 self._apply(delete.key, None, result.revision)
         else:
-            for mismatch in result.mismatches:
-                actual = mismatch.actual
-                if actual is None:
-                    self._apply(mismatch.compare.key, None, result.revision)
-                else:
-                    self._apply(actual.key, actual.value, actual.mod_revision)
+            apply_refused(self._apply, result)
         if self.controller is not controller:
             return
         now = self._clock.monotonic_s()

@@ -561,9 +561,7 @@ class Replicas:
     def _remove(self, partition: TopicPartition) -> None:
         try:
             self._logs.remove(partition)
-        except (
-            OSError
-        ) as error:  # it is out of service; the next start, or a new one, meets it again
+        except OSError as error:  # out of service; the next start, or a new one, meets it again
             logger.error("a log can not be removed partition=%s error=%s", partition, error)
 
     def _look_after(self, hosted: Hosted) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Final
 
 from penstock.cluster.controller import BrokerReport
@@ -41,7 +42,7 @@ class Reporter:
 
     async def run(self) -> None:
         """For ever."""
-        for round_number in _count():
+        for round_number in count(1):
             await asyncio.sleep(_EVERY_S)
             if round_number % _FAILURES_EVERY == 0:
                 self._replicas.note_failures()
@@ -96,7 +97,3 @@ class Reporter:
             for partition in replicas.unconfirmed
             if now - self._opened_at.get(partition, -_REPEAT_S) >= _REPEAT_S
         }
-
-
-def _count() -> range:
-    return range(1, 2**62)

@@ -40,9 +40,7 @@ from penstock.groups.slots import (
 )
 from penstock.groups.storage import Kept
 from penstock.metadata.errors import (
-    Compacted,
     LeaseLost,
-    StoreClosed,
     StoreCorrupt,
     StoreError,
 )
@@ -57,6 +55,7 @@ from penstock.metadata.store import (
     Rejected,
     Transaction,
 )
+from penstock.metadata.watching import PrefixWatcher, apply_refused
 from penstock.settings import BrokerConfig
 
 __all__ = ["SpreadCoordinator"]
@@ -111,26 +110,28 @@ class SpreadCoordinator:
         self._used: dict[int, int] = {}
         self._changed = asyncio.Event()
         self._work = asyncio.Lock()  # one at a time changes claims
-        self._jobs: list[asyncio.Task[None]] = []
+        slots = [slot_key(slot) for slot in range(SLOTS)]
+        self._watcher = PrefixWatcher(store, COORDINATORS, self._see, lambda _: slots)
+        self._reconciling: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
 
     # -- life -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to watch the claims, and to claim what is ours once we are `registered`."""
-        loop = asyncio.get_running_loop()
-        self._jobs = [loop.create_task(self._watch()), loop.create_task(self._reconcile_for_ever())]
+        self._watcher.start_soon()
+        self._reconciling = asyncio.create_task(self._reconcile_for_ever())
 
     async def stop(self) -> None:
         """Answer whoever waits, and wait for what is on its way to the store. Idempotent.
 
         Claims stay until the lease ends: `leave` before, or after, to let them go.
         """
-        for job in self._jobs:
-            job.cancel()
-        if self._jobs:
-            await asyncio.wait(self._jobs)
-        self._jobs = []
+        await self._watcher.stop()
+        if self._reconciling is not None:
+            self._reconciling.cancel()
+            await asyncio.wait([self._reconciling])
+            self._reconciling = None
         self._drop_all()
         while self._retiring:
             await asyncio.wait(set(self._retiring))
@@ -222,35 +223,6 @@ class SpreadCoordinator:
 
     # -- what is --------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        while True:
-            try:
-                await self._follow()
-            except Compacted:
-                logger.warning("the watch of the coordinators fell behind; reading them anew")
-            except StoreClosed:
-                return
-            except StoreError as error:
-                logger.warning("the coordinators can not be read: %s", error)
-                await asyncio.sleep(_RETRY_S)
-            except Exception:
-                logger.exception("the watch of the coordinators failed; it is begun anew")
-                await asyncio.sleep(_RETRY_S)
-
-    async def _follow(self) -> None:
-        snapshot = await self._store.get_prefix(COORDINATORS)
-        free = {slot_key(slot) for slot in range(SLOTS)}
-        for entry in snapshot.entries:
-            free.discard(entry.key)
-            self._see(entry.key, entry.value, entry.mod_revision)
-        for key in free:
-            self._see(key, None, snapshot.revision)
-        async with contextlib.aclosing(
-            self._store.watch(COORDINATORS, snapshot.revision + 1)
-        ) as events:
-            async for event in events:
-                self._see(event.key, event.value, event.mod_revision)
-
     def _see(self, key: str, value: bytes | None, revision: int) -> None:
         """A slot's claim was so at `revision`."""
         slot = parse_slot_key(key)
@@ -269,13 +241,6 @@ class SpreadCoordinator:
             self._drop(slot)
         if claim != self._claim:  # what we wrote ourselves is no news
             self._changed.set()
-
-    def _see_rejected(self, slot: int, result: Rejected) -> None:
-        actual = result.mismatches[0].actual
-        if actual is None:
-            self._see(slot_key(slot), None, result.revision)
-        else:
-            self._see(slot_key(slot), actual.value, actual.mod_revision)
 
     # -- what should be -------------------------------------------------------------------------
 
@@ -332,7 +297,7 @@ class SpreadCoordinator:
             logger.warning("the groups of slot %d could not be claimed: %s", slot, error)
             return False
         if isinstance(result, Rejected):
-            self._see_rejected(slot, result)
+            apply_refused(self._see, result)
             return True  # if there is something to do now, we have been woken
         self._claims.see(slot, claim, result.revision)
         is_ours = self._claims.revision(slot) == result.revision
@@ -421,7 +386,7 @@ class SpreadCoordinator:
             logger.warning("the groups of slot %d could not be handed over: %s", slot, error)
             return False
         if isinstance(result, Rejected):
-            self._see_rejected(slot, result)
+            apply_refused(self._see, result)
         else:
             self._claims.see(slot, None, result.revision)
         return True

@@ -28,6 +28,7 @@ from penstock.cluster.replica import Replica
 from penstock.cluster.state import PartitionState, Readiness, encode_partition, partition_key
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.store import Committed, Compare, Put, Rejected, Transaction
+from penstock.metadata.watching import apply_refused
 from penstock.model import TopicPartition
 from penstock.testing.simulation.disk import Position, Record, SimulatedLog, Stored
 
@@ -205,7 +206,7 @@ class Partitions:
             if isinstance(result, Committed):
                 self._perform(replica, replica.proposal_committed(proposal, result.revision, now))
             elif isinstance(result, Rejected):
-                self._process.apply_mismatch(result.mismatches[0], result.revision)
+                apply_refused(self._process.apply, result)
                 self.changed(partition, result.revision)  # if the view knew it already
             else:
                 replica.proposal_unknown(proposal)

@@ -25,12 +25,12 @@ from penstock.metadata.store import (
     Committed,
     Compare,
     Event,
-    Mismatch,
     Put,
     Rejected,
     Snapshot,
     Transaction,
 )
+from penstock.metadata.watching import apply_refused
 from penstock.testing.simulation.partitions import Partitions
 from penstock.testing.simulation.store import SimulatedStore, Watcher
 
@@ -206,14 +206,6 @@ class Process:
         if key == CONTROLLER:
             self._claim_changed()
 
-    def apply_mismatch(self, mismatch: Mismatch, revision: int) -> None:
-        """A compare failed: what the store holds instead is news for everybody here."""
-        actual = mismatch.actual
-        if actual is None:
-            self.apply(mismatch.compare.key, None, revision)
-        else:
-            self.apply(actual.key, actual.value, actual.mod_revision)
-
     def _claim_changed(self) -> None:
         """The controller is who the store says, also if the answer to its claim was lost."""
         revision = self.view.claim_revision(self.term.incarnation)
@@ -268,8 +260,7 @@ class Process:
                     self.apply(put.key, put.value, result.revision)
                 self.decided(controller.committed(decision, result.revision, self.now()))
             elif isinstance(result, Rejected):
-                for mismatch in result.mismatches:
-                    self.apply_mismatch(mismatch, result.revision)
+                apply_refused(self.apply, result)
                 self.decided(controller.rejected(decision, result, self.now()))
             else:
                 controller.unknown(decision)
