@@ -17,6 +17,7 @@ from penstock.broker import topic_rules as rules
 from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.topic_records import Partition, Topic
 from penstock.broker.topic_work import Work
+from penstock.cluster.state import TopicState
 from penstock.errors import ApiError, ErrorCode
 from penstock.model import TopicPartition
 from penstock.settings import BrokerConfig
@@ -24,7 +25,7 @@ from penstock.settings import BrokerConfig
 if TYPE_CHECKING:
     from penstock.metadata.store import MetadataStore
 
-__all__ = ["Catalog", "Move", "exists", "unknown"]
+__all__ = ["Catalog", "Move", "Shape", "exists", "unknown"]
 
 # Automatic creations: names that may wait, and how many of them are worked on at once.
 AUTO_CREATIONS_MAX: Final = 1_000
@@ -41,6 +42,14 @@ class Move(NamedTuple):
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
     removing: tuple[int, ...]
+
+
+class Shape(NamedTuple):
+    """What of a new topic depends on how many brokers there are."""
+
+    partition_count: int
+    replication_factor: int = 1
+    assignment: tuple[tuple[int, ...], ...] = ()  # by hand
 
 
 class Catalog(ABC):
@@ -101,7 +110,6 @@ class Catalog(ABC):
 
     # Changing
 
-    @abstractmethod
     async def create(
         self,
         name: str,
@@ -118,6 +126,37 @@ class Catalog(ABC):
         can not be opened, the topic is taken back and the answer is that `StorageError`. With
         `validate_only` nothing changes, and the topic returned has no partitions.
         """
+        rules.check_name(name)
+        self._check_free(name)
+        if partition_count == rules.DEFAULT and not assignments:
+            partition_count = self._config.default_partitions
+        shape = self._shape(partition_count, replication_factor, assignments)
+        rules.check_partition_count(shape.partition_count)
+        record = TopicState(
+            name=name, id=uuid.uuid4(), overrides=dict(overrides or {}), **shape._asdict()
+        )
+        topic = Topic(record, 0, rules.topic_config(self._config.topic_defaults, record.overrides))
+        self._check_new(record)
+        if validate_only:
+            return topic
+        return await self._work.finish(self._create(topic))
+
+    @abstractmethod
+    def _shape(
+        self,
+        partition_count: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]] | None,
+    ) -> Shape:
+        """How large a new topic is to be, and where; the factor may be the default."""
+
+    @abstractmethod
+    def _check_new(self, record: TopicState) -> None:
+        """Whether it can be as it is wanted, as far as that is known before it is made."""
+
+    @abstractmethod
+    async def _create(self, topic: Topic) -> Topic:
+        """Make it, to the end; the topic as the catalog has it."""
 
     @abstractmethod
     async def delete(self, topic: Topic) -> None:

@@ -9,18 +9,16 @@ replicas open, or one of them with the reason why it is not.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.broker import topic_rules as rules
-from penstock.broker.catalog import Catalog, Move, OverridesChange, exists, unknown
+from penstock.broker.catalog import Catalog, Move, OverridesChange, Shape, exists, unknown
 from penstock.broker.cluster_changes import ClusterChanges, Outcomes
 from penstock.broker.replicated import ReplicatedPartition
 from penstock.broker.topic_records import Topic
 from penstock.cluster import elections, requests
-from penstock.cluster.controller import Decision
 from penstock.cluster.state import TopicState
 from penstock.cluster.view import Change, ClusterView, PartitionChanged, Stored, TopicChanged
 from penstock.errors import ApiError, ErrorCode, StorageError
@@ -90,56 +88,37 @@ class ClusterTopics(Catalog):
 
     # -- changing -------------------------------------------------------------------------------
 
-    async def create(
+    def _shape(
         self,
-        name: str,
-        partition_count: int = rules.DEFAULT,
-        overrides: Mapping[str, str] | None = None,
-        *,
-        replication_factor: int = rules.DEFAULT,
-        assignments: Mapping[int, Sequence[int]] | None = None,
-        validate_only: bool = False,
-    ) -> Topic:
-        rules.check_name(name)
-        self._check_free(name)
-        wanted: tuple[tuple[int, ...], ...] = ()
+        partition_count: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]] | None,
+    ) -> Shape:
         if assignments:
             rules.check_consecutive(assignments)
             wanted = tuple(tuple(assignments[index]) for index in range(len(assignments)))
-            partition_count = len(wanted)
-            replication_factor = max(len(replicas) for replicas in wanted)
-        elif partition_count == rules.DEFAULT:
-            partition_count = self._config.default_partitions
-        rules.check_partition_count(partition_count)
+            return Shape(len(wanted), max(map(len, wanted)), wanted)
         if replication_factor == rules.DEFAULT:
             here = sum(not broker.is_leaving for broker in self._node.view.brokers.values())
             replication_factor = min(self._config.default_replication_factor, max(here, 1))
-        state = TopicState(
-            name=name,
-            id=uuid.uuid4(),
-            partition_count=partition_count,
-            replication_factor=replication_factor,
-            assignment=wanted,
-            overrides=dict(overrides or {}),
-        )
-        config = rules.topic_config(self._config.topic_defaults, state.overrides)
-        decision = requests.create_topic(self._node.view, state)
-        if validate_only:
-            return Topic(state, 0, config)
-        return await self._work.finish(self._create(state, decision))
+        return Shape(partition_count, replication_factor)
 
-    async def _create(self, state: TopicState, decision: Decision) -> Topic:
-        if not await self._changes.commit(decision):
+    def _check_new(self, record: TopicState) -> None:
+        requests.create_topic(self._node.view, record)
+
+    async def _create(self, topic: Topic) -> Topic:
+        state = topic.record
+        if not await self._changes.commit(requests.create_topic(self._node.view, state)):
             raise exists(state.name)
         try:
             await self._until_open(state)
         except StorageError as error:
             await self._take_back(state)
             raise StorageError(f"topic '{state.name}' was not created: {error.message}") from error
-        topic = self._by_id.get(state.id)
-        if topic is None:
+        made = self._by_id.get(state.id)
+        if made is None:
             raise unknown(state.name)
-        return topic
+        return made
 
     async def _until_open(self, state: TopicState, first: int = 0) -> None:
         """Until every replica of the partitions from `first` on is open; `StorageError` if one can not be."""

@@ -12,13 +12,12 @@ Deleting takes two writes, so that a crash between them can not give a new topic
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.broker import topic_rules as rules
-from penstock.broker.catalog import Catalog, Move, OverridesChange, exists, unknown
+from penstock.broker.catalog import Catalog, Move, OverridesChange, Shape, exists, unknown
 from penstock.broker.topic_records import Partition, Topic, first_error, open_partitions
 from penstock.broker.topic_store import StoredTopic, TopicStore
 from penstock.broker.topic_work import NameLocks
@@ -67,34 +66,19 @@ class TopicCatalog(Catalog):
 
     # Changing
 
-    async def create(
+    def _shape(
         self,
-        name: str,
-        partition_count: int = rules.DEFAULT,
-        overrides: Mapping[str, str] | None = None,
-        *,
-        replication_factor: int = rules.DEFAULT,
-        assignments: Mapping[int, Sequence[int]] | None = None,
-        validate_only: bool = False,
-    ) -> Topic:
-        rules.check_name(name)
-        self._check_free(name)
+        partition_count: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]] | None,
+    ) -> Shape:
         rules.check_replication_factor(replication_factor)
         if assignments:
             partition_count = rules.partition_count_of(assignments, self._broker_id)
-        elif partition_count == rules.DEFAULT:
-            partition_count = self._config.default_partitions
-        rules.check_partition_count(partition_count)
-        record = TopicState(
-            name=name,
-            id=uuid.uuid4(),
-            partition_count=partition_count,
-            overrides=dict(overrides or {}),
-        )
-        topic = Topic(record, 0, rules.topic_config(self._config.topic_defaults, record.overrides))
-        if not validate_only:
-            await self._work.finish(self._create(topic))
-        return topic
+        return Shape(partition_count)
+
+    def _check_new(self, record: TopicState) -> None:
+        """There is nobody else to ask."""
 
     async def delete(self, topic: Topic) -> None:
         await self._work.finish(self._delete(topic))
@@ -177,7 +161,7 @@ class TopicCatalog(Catalog):
 
     # The work behind it
 
-    async def _create(self, topic: Topic) -> None:
+    async def _create(self, topic: Topic) -> Topic:
         async with self._locks.hold(rules.collision_key(topic.name)):
             self._check_free(topic.name)
             await self._insert(topic)
@@ -188,6 +172,7 @@ class TopicCatalog(Catalog):
                 await self._erase(topic)
                 raise StorageError(f"topic '{topic.name}' was not created: {failure.message}")
             self._add(topic)
+            return topic
 
     async def _insert(self, topic: Topic) -> None:
         """Write the record of a topic that is not in the catalog."""
