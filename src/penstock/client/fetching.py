@@ -31,7 +31,7 @@ from penstock.model import TopicPartition
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 
-FETCH_BYTES: Final = 4 << 20
+FETCH_BYTES: Final = 8 << 20
 _LAST_FETCH_BYTES_MIN: Final = 64 << 10
 _EMPTY_PAUSE_S: Final = 0.1
 _JOIN_TIMEOUT_S: Final = 2.0  # a thread that is just connecting ends when that has ended

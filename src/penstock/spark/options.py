@@ -147,7 +147,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         connector="not there: one task for each partition",
     ),
     Option(
-        name="fetchBytes", scope="read", kind="bytes", default="4m", minimum=1024,
+        name="fetchBytes", scope="read", kind="bytes", default="8m", minimum=1024,
         help="Bytes asked for in one fetch. A task holds a few of them.",
         connector="`kafka.max.partition.fetch.bytes`",
     ),
