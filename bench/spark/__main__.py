@@ -20,8 +20,8 @@ from bench.brokers import BROKERS, Broker
 from bench.jars import BENCH
 from bench.run import end_on_sigterm, progress_on
 from bench.spark import jars
-from bench.spark.cases import CONNECTOR, CONNECTOR_KAFKA, OURS, PARTITIONS, Workload
-from bench.spark.report import CASES, SparkResults, rows
+from bench.spark.cases import CEILING, CONNECTOR, CONNECTOR_KAFKA, OURS, PARTITIONS, Workload
+from bench.spark.report import CASES, CEILING_CASES, SparkResults, rows
 
 _RUNS = BENCH / ".runs"
 _WARM_UP = Workload(topic="warm-up", records=3_000_000, size=100)
@@ -30,6 +30,7 @@ _WORKLOADS = (
     Workload(topic="1KiB", records=2_000_000, size=1024),
 )
 _QUICK_SCALE = 20
+VARIANTS = (OURS, CONNECTOR, CONNECTOR_KAFKA, CEILING)
 
 
 class SparkFailedError(BenchError):
@@ -41,7 +42,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a smoke run, a twentieth of the load")
     parser.add_argument("--only", action="append", metavar="CASE", choices=list(CASES))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--variants", nargs="+", choices=[OURS, CONNECTOR, CONNECTOR_KAFKA])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS)
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     return parser.parse_args()
 
@@ -63,7 +64,7 @@ def _load(broker: Broker, load: Workload) -> None:
 
 
 def _plan(arguments: argparse.Namespace, brokers: dict[str, Broker], directory: Path) -> Path:
-    variants = arguments.variants or [OURS, CONNECTOR, CONNECTOR_KAFKA]
+    variants = arguments.variants or [*VARIANTS]
     of = {OURS: "penstock", CONNECTOR: "penstock", CONNECTOR_KAFKA: "kafka"}
     conf = {
         "spark.jars": ",".join(jars.connector()),
@@ -76,9 +77,16 @@ def _plan(arguments: argparse.Namespace, brokers: dict[str, Broker], directory: 
     plan = {
         "conf": conf,
         "directory": str(directory),
-        "bootstraps": {variant: f"127.0.0.1:{brokers[of[variant]].port}" for variant in variants},
-        "variants": variants,
-        "cases": [case for case in CASES if case in (arguments.only or [case])],
+        "bootstraps": {
+            variant: f"127.0.0.1:{brokers[of[variant]].port}"
+            for variant in variants
+            if variant in of
+        },
+        "turns": {
+            case: [variant for variant in variants if variant != CEILING or case in CEILING_CASES]
+            for case in CASES
+            if case in (arguments.only or [case])
+        },
         "rounds": arguments.rounds,
         "warm_up": asdict(_warm_up(arguments)),
         "workloads": [asdict(load) for load in _workloads(arguments)],
@@ -105,9 +113,8 @@ def _scaled(load: Workload, arguments: argparse.Namespace) -> Workload:
 def _drive(plan: Path, console: Console) -> dict[str, dict[str, list[float]]]:
     """Run the driver; its figures as they come."""
     wanted = json.loads(plan.read_text())
-    total = (
-        len(wanted["cases"]) * len(wanted["workloads"]) * wanted["rounds"] * len(wanted["variants"])
-    )
+    turns = sum(map(len, wanted["turns"].values()))
+    total = turns * len(wanted["workloads"]) * wanted["rounds"]
     samples: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     log = plan.with_name("driver.log")
     with progress_on(console) as progress, log.open("w") as out:

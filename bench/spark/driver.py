@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from bench import processes
 from bench.spark.cases import Runner, Workload
+from bench.spark.ceiling import CeilingDataSource
 from penstock.spark import register
 
 
@@ -24,16 +25,16 @@ def main() -> None:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
+    spark.dataSource.register(CeilingDataSource)
     runner = Runner(spark, plan["bootstraps"], Path(plan["directory"]))
     small = Workload(**plan["warm_up"])
-    for case in plan["cases"]:
-        for variant in plan["variants"]:
+    for case, variants in plan["turns"].items():
+        for variant in variants:
             runner.run(case, variant, small)
-    for case in plan["cases"]:
+    for case, variants in plan["turns"].items():
         for load in (Workload(**fields) for fields in plan["workloads"]):
             for number in range(plan["rounds"]):
-                variants = plan["variants"] if number % 2 == 0 else plan["variants"][::-1]
-                for variant in variants:
+                for variant in variants[:: -1 if number % 2 else 1]:
                     processes.settle(load.log_bytes)
                     rate = runner.run(case, variant, load)
                     figure = {"key": f"{case}_{load.topic}", "variant": variant, "rate": rate}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bench.figures import Samples, bullets, how, median, number, spread_table
-from bench.spark.cases import CONNECTOR, CONNECTOR_KAFKA, OURS, Runner
+from bench.spark.cases import CEILING, CONNECTOR, CONNECTOR_KAFKA, OURS, Runner
 
 _READS = (CONNECTOR, CONNECTOR_KAFKA)
 # case: (title, bar, what it is against: the faster of these)
@@ -13,6 +13,7 @@ CASES = {
     "stream": ("streaming, sustained", 2.0, _READS),
     "sink": ("sink", 1.5, (CONNECTOR,)),
 }
+CEILING_CASES = ("scan", "parquet")
 SIZES = {"100B": "100 B", "1KiB": "1 KiB"}
 
 _INTRODUCTION = """\
@@ -48,6 +49,7 @@ def section(results: SparkResults) -> str:
             _INTRODUCTION.format(date=results.date, minutes=results.minutes, rounds=results.rounds),
             bullets(results.facts),
             _table(results),
+            _ceilings(results),
             how({case: getattr(Runner, case) for case in CASES}),
             spread_table(results.samples, "source"),
         ]
@@ -77,3 +79,29 @@ def _table(results: SparkResults) -> str:
     lines.append("|---|--:|--:|--:|--:|--:|---|")
     lines += [f"| {' | '.join(row)} |" for row in rows(results)]
     return "\n".join(lines)
+
+
+_CEILING = """\
+What bounds a source in Python: one that has neither broker nor network, and only sends the same Arrow
+batch to Spark again and again, in the same rounds. Beside it, the rate that the bar asks for. What is
+above the ceiling cannot be reached by any source that Spark runs in Python.
+
+| rows/s | ceiling | Penstock's source | of the ceiling | the bar |
+|---|--:|--:|--:|--:|
+{lines}"""
+
+
+def _ceilings(results: SparkResults) -> str:
+    lines = []
+    for case in CEILING_CASES:
+        title, bar, against = CASES[case]
+        for size, words in SIZES.items():
+            key = f"{case}_{size}"
+            ours, ceiling = results.median(key, OURS), results.median(key, CEILING)
+            known = [rate for name in against if (rate := results.median(key, name))]
+            if ours and ceiling and known:
+                cells = (number(ceiling), number(ours), f"{ours / ceiling:.0%}")
+                lines.append(
+                    f"| {title}, {words} | {' | '.join(cells)} | {number(bar * max(known))} |"
+                )
+    return _CEILING.format(lines="\n".join(lines))
