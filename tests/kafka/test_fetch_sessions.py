@@ -163,6 +163,16 @@ def test_a_busy_partition_does_not_starve_the_rest(wire: Wire, wide: str) -> Non
     assert sorted(seen) == [0, 0, 1, 1, 2, 2]
 
 
+def test_a_full_answer_leaves_the_other_partitions_for_the_next(wire: Wire, wide: str) -> None:
+    """They are not even looked at: a small answer does not cost what a thousand partitions do."""
+    session = Session(wire)
+    session.ask({wide: {0: 0, 1: 0, 2: 0}})
+    batch = make_batch(b"x" * 1000)
+    wire.ask(produce(9, wide, {0: batch, 1: batch, 2: batch}))
+    answers = [[index for _, index in session.ask(max_bytes=1)] for _ in range(3)]
+    assert sorted(answers) == [[0], [1], [2]]
+
+
 def test_an_incremental_fetch_waits_for_records_of_any_partition(
     wire: Wire, other: Wire, wide: str
 ) -> None:

@@ -108,6 +108,44 @@ def test_more_in_a_partition_that_gives_no_more_is_no_reason_to_answer(
     assert len(values(wire.receive())[0]) == 1
 
 
+@pytest.mark.parametrize("limit", ["partition_bytes", "max_bytes"])
+def test_a_next_batch_that_does_not_fit_is_no_reason_to_wait(
+    wire: Wire, topic: str, limit: str
+) -> None:
+    """Kafka sends a part of it then, which counts towards min_bytes."""
+    batch = make_batch(b"x" * 100)
+    for _ in range(3):
+        wire.ask(produce(9, topic, {0: batch}))
+    bytes_ = 2 * len(batch) + 50
+    limits: dict[str, Any] = {limit: bytes_}
+    asked = fetch(12, {topic: {0: 0}}, max_wait_ms=LONG_MS, min_bytes=bytes_, **limits)
+    assert len(values(wire.ask(asked))[0]) == 2
+
+
+def test_a_next_partition_whose_batch_does_not_fit_is_no_reason_to_wait(
+    shared: ThreadBroker, wire: Wire
+) -> None:
+    topic = shared.create_topic(partitions=2)
+    batch = make_batch(b"x" * 100)
+    wire.ask(produce(9, topic, {0: batch, 1: batch}))
+    bytes_ = len(batch) + 50
+    asked = fetch(
+        12, {topic: {0: 0, 1: 0}}, max_wait_ms=LONG_MS, min_bytes=bytes_, max_bytes=bytes_
+    )
+    assert sorted(map(len, values(wire.ask(asked)).values())) == [0, 1]
+
+
+def test_what_the_next_segment_holds_is_no_reason_to_wait(shared: ThreadBroker, wire: Wire) -> None:
+    topic = shared.create_topic(settings={"segment.bytes": "1048576"})
+    batch = make_batch(b"x" * 700_000)
+    for _ in range(2):
+        wire.ask(produce(9, topic, {0: batch}))
+    asked = fetch(
+        12, {topic: {0: 0}}, max_wait_ms=LONG_MS, min_bytes=1_000_000, max_bytes=5_000_000
+    )
+    assert len(values(wire.ask(asked))[0]) == 1
+
+
 def test_min_bytes_above_max_bytes_is_max_bytes(wire: Wire, topic: str) -> None:
     wire.ask(produce(9, topic, {0: make_batch(b"x" * 100)}))
     asked = fetch(12, {topic: {0: 0}}, max_wait_ms=LONG_MS, min_bytes=2**31 - 1, max_bytes=50)

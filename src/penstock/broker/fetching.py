@@ -65,10 +65,18 @@ class Found(NamedTuple):
     records: FileSlice | ColdRead | None = None
     diverging: tuple[int, int] | None = None
     end: int = -1  # of what this reader may read
+    allowed: int = 0  # bytes that its limits leave it
 
     @property
     def size(self) -> int:
         return self.records.size if isinstance(self.records, FileSlice) else 0
+
+    @property
+    def available(self) -> int:
+        """How many bytes there are for the reader within its limits, of whole batches or not."""
+        if isinstance(self.records, FileSlice):
+            return max(self.size, self.allowed) if self.records.has_more else self.size
+        return max(self.allowed, 0) if self.end > self.position.offset else 0
 
 
 class Reader:
@@ -195,7 +203,8 @@ class Reader:
     def collect(self, bytes_max: int, *, everything: bool) -> list[Found]:
         """What there is now, at most `bytes_max` of it, but for a first batch that is larger.
 
-        Partitions with nothing new are left out unless `everything` is wanted.
+        Partitions with nothing new are left out unless `everything` is wanted. Once it is full, the rest
+        is not looked at before the next time, when it comes first.
         """
         if self._deletions_seen != self._directory.deletions:
             self._look_up_again()
@@ -203,6 +212,8 @@ class Reader:
         left = bytes_max
         has_records = False
         for position in list(self._positions.values() if everything else self._ready):
+            if left <= 0 and has_records and not everything:
+                break
             if isinstance(position.partition, ApiError):
                 position.partition = self._directory.resolve(position.key)
             item = self._look(position, left, must_fit=has_records)
@@ -259,10 +270,10 @@ class Reader:
         diverging = _diverging(position, log)
         end = log.high_watermark
         records = None
+        allowed = min(position.bytes_max, bytes_left)
         if diverging is None and (bytes_left > 0 or not must_fit):
-            allowed = min(position.bytes_max, bytes_left)
             records = fitting(log.read(position.offset, allowed), allowed, must_fit=must_fit)
-        return Found(position, None, end, log.log_start_offset, records, diverging, end)
+        return Found(position, None, end, log.log_start_offset, records, diverging, end, allowed)
 
 
 def fitting(

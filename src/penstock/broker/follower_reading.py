@@ -81,8 +81,14 @@ class FollowerReader(Reader):
         verdict = position.verdict
         if verdict.error is not None:
             raise ApiError(verdict.error, "the follower's fetch was refused")
+        allowed = min(position.bytes_max, bytes_left)
         found = Found(
-            position, None, log.high_watermark, log.log_start_offset, end=log.log_end_offset
+            position,
+            None,
+            log.high_watermark,
+            log.log_start_offset,
+            end=log.log_end_offset,
+            allowed=allowed,
         )
         if verdict.log_start is not None:
             error = ApiError(ErrorCode.offset_out_of_range, "the log begins above it")
@@ -91,7 +97,6 @@ class FollowerReader(Reader):
             return found._replace(diverging=verdict.diverging)
         if bytes_left <= 0 and must_fit:
             return found
-        allowed = min(position.bytes_max, bytes_left)
         records = log.read(position.offset, allowed, uncommitted=True)
         return found._replace(records=fitting(records, allowed, must_fit=must_fit))
 

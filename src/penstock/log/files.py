@@ -65,12 +65,15 @@ def replace_file(directory: Directory, name: str, data: bytes, *, durable: bool)
 class FileSlice:
     """Bytes `[position, position + size)` of a segment file: whole batches, ready to be sent."""
 
-    __slots__ = ("file", "position", "size")
+    __slots__ = ("file", "has_more", "position", "size")
 
-    def __init__(self, file: LogFile, position: int, size: int) -> None:
+    def __init__(self, file: LogFile, position: int, size: int, *, has_more: bool = False) -> None:
         self.file = file
         self.position = position
         self.size = size
+        self.has_more = (
+            has_more  # whoever asked could have read on, but for a limit or a segment's end
+        )
 
     def read(self) -> bytes:
         """The bytes themselves. From disk if they are not cached: see `is_cached`."""

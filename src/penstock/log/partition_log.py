@@ -391,6 +391,7 @@ class PartitionLog(CuttableLog):
             except (BadIndexError, UncheckedGapError):
                 return None
             if found is not None:
+                found.has_more |= i + 1 < len(self._segments)
                 return found if self._is_warm(segment, found) else None
         return None
 
@@ -409,6 +410,7 @@ class PartitionLog(CuttableLog):
             except (BadIndexError, UncheckedGapError):
                 return None
             if found is not None:
+                found.has_more |= not is_last
                 return found if self._is_warm(segment, found) else None
             if is_last:
                 return None

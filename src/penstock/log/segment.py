@@ -305,8 +305,9 @@ class Segment:
         entry = self._entry(position + bytes_max, 1)
         if entry is not None and entry[1] > position:
             self.remember_end(self.base_offset + entry[0], entry[1])
-            return FileSlice(self.file, position, entry[1] - position)
-        return FileSlice(self.file, position, self._fill(position, bytes_max, size))
+            return FileSlice(self.file, position, entry[1] - position, has_more=True)
+        filled = self._fill(position, bytes_max, size)
+        return FileSlice(self.file, position, filled, has_more=position + filled < size)
 
     def _fill(self, position: int, bytes_max: int, size: int) -> int:
         """How many bytes the batch at `position` and those behind it that fit `bytes_max` have."""

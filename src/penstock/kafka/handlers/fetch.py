@@ -142,7 +142,7 @@ class Fetch:
             if isinstance(item.records, ColdRead) or item.diverging:
                 return True
             if item.error is None:
-                size += item.size
+                size += item.available
             elif not isinstance(item.position.partition, ApiError):
                 return True
             else:
