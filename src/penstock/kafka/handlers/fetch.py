@@ -84,15 +84,16 @@ def _is_the_same(reader: Reader, request: FetchRequest) -> bool:
 
 
 def _update(reader: Reader, request: FetchRequest) -> None:
+    follower = reader if isinstance(reader, FollowerReader) else None
     for topic, partitions in request.topics:
-        for item in partitions:
-            position = reader.position((topic, item.partition))
-            position.offset = item.offset
-            position.bytes_max = max(item.bytes_max, 0)
-            position.leader_epoch = item.leader_epoch
-            position.last_fetched_epoch = item.last_fetched_epoch
-            if isinstance(reader, FollowerReader):
-                reader.asked(position, item.log_start_offset)
+        for index, leader_epoch, offset, last_fetched_epoch, log_start, bytes_max in partitions:
+            position = reader.position((topic, index))
+            position.offset = offset
+            position.bytes_max = max(0, bytes_max)
+            position.leader_epoch = leader_epoch
+            position.last_fetched_epoch = last_fetched_epoch
+            if follower is not None:
+                follower.asked(position, log_start)
 
 
 class Fetch:
