@@ -6,7 +6,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from bench import jars, librdkafka
+from bench import allocator, jars, librdkafka
 
 
 def describe_machine(work_dir: Path) -> dict[str, str]:
@@ -51,4 +51,5 @@ def describe_versions() -> dict[str, str]:
         "Apache Kafka": jars.kafka_version(),
         "Java": jars.java_version(),
         "librdkafka": librdkafka.version(),
+        "allocator without locks": allocator.name_without_locks(),
     }

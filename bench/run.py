@@ -15,18 +15,10 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import BenchError, machine, processes
+from bench import BenchError, allocator, machine, processes
 from bench.results import Results
 
 _CHILD_TIMEOUT_S = 600
-# The C library of a load tool keeps what it frees, else the kernel's clearing of fresh pages for
-# each response would be the largest part of what is measured. The brokers run without this.
-_KEEP_MEMORY = {
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
-}
 
 
 class MeasurementError(BenchError):
@@ -78,12 +70,14 @@ class Run:
         self._names += 1
         return f"{prefix}-{self._names}"
 
-    def load(self, module: str, *arguments: object) -> dict[str, Any]:
+    def load(
+        self, module: str, *arguments: object, memory: Mapping[str, str] = allocator.KEEP_MEMORY
+    ) -> dict[str, Any]:
         """Run a load tool of this package as its own process and read its JSON."""
         done = processes.run(
             [sys.executable, "-m", f"bench.{module}", *map(str, arguments)],
             timeout_s=_CHILD_TIMEOUT_S,
-            settings=_KEEP_MEMORY,
+            settings=memory,
         )
         if done.returncode != 0:
             raise MeasurementError(f"bench.{module} {arguments}:\n{done.stderr}")
@@ -98,6 +92,7 @@ class Run:
         bootstrap: str,
         pids: Iterable[int],
         messages: int,
+        memory: Mapping[str, str] = allocator.KEEP_MEMORY,
         **options: object,
     ) -> dict[str, Any]:
         """Run the librdkafka tool; `pids` are those whose CPU time it counts."""
@@ -105,7 +100,7 @@ class Run:
         arguments += ["--bootstrap", bootstrap, "--broker-pid", *pids]
         for key, value in options.items():
             arguments += ["--" + key.replace("_", "-"), value]
-        result = self.load("rdkafka", *arguments)
+        result = self.load("rdkafka", *arguments, memory=memory)
         if result["messages"] != messages:
             raise MeasurementError(f"{command}: {result} but {messages} were asked")
         return result

@@ -118,7 +118,7 @@ class Session(Run):
         messages: int,
         held: int = 0,
         partitions: int = 1,
-        **options: object,
+        **options: Any,
     ) -> dict[str, Any]:
         """Run the librdkafka tool on a topic that already holds `held` messages."""
         result = self.rdkafka_load(

@@ -2,9 +2,10 @@
 
 import resource
 import time
+from collections import defaultdict
 from contextlib import ExitStack
 
-from bench import processes
+from bench import allocator, processes
 from bench.metrics import LIMIT, LIMIT_KEYS
 from bench.session import Session
 
@@ -22,12 +23,17 @@ def partitions(session: Session) -> None:
     batches, so that the making of its files is not in the figure. The figure is the ratio of the
     two rates in a round. The client queues up to a million messages in all before it lets the
     fetching rest: librdkafka counts for each partition, and with a million for each of 1,000
-    it reads so far ahead that it is slowed down by its own memory, whatever the broker."""
+    it reads so far ahead that it is slowed down by its own memory, whatever the broker. Then
+    everything is read back once more by the same client with mimalloc in place of the C library's
+    malloc, if the machine has it: librdkafka makes a message in one thread and frees it in
+    another, and where one answer holds many partitions both are at it at the same time, so that a
+    client spends more on the lock of that malloc than on the messages, whatever the broker."""
     messages, first = session.amount(_MESSAGES), 2 * _PARTITIONS * _BATCH
+    without_locks = allocator.without_locks()
     for order in session.rounds("1,000 partitions against 1"):
         for name in order:
             broker = session.pair(name)
-            rates: dict[int, tuple[float, float]] = {}
+            rates: dict[str, dict[int, float]] = defaultdict(dict)
             for count in (1, _PARTITIONS):
                 memory = (first + messages) * 110
                 how = {"size": 100, "partitions": count, "chunk": _BATCH, "batch_messages": _BATCH}
@@ -36,17 +42,19 @@ def partitions(session: Session) -> None:
                     produced = session.rdkafka(
                         "produce", broker, topic, held=first, messages=messages, **how
                     )
-                    consumed = session.rdkafka(
-                        "consume", broker, topic, messages=first + messages, partitions=count
-                    )
-                rates[count] = (
-                    messages / produced["seconds"],
-                    (first + messages) / consumed["seconds"],
-                )
-                session.record(f"partitions_{count}_produce_rate", name, rates[count][0])
-                session.record(f"partitions_{count}_consume_rate", name, rates[count][1])
-            session.record("partitions_produce", name, rates[_PARTITIONS][0] / rates[1][0])
-            session.record("partitions_consume", name, rates[_PARTITIONS][1] / rates[1][1])
+                    rates["produce"][count] = messages / produced["seconds"]
+                    both = {"messages": first + messages, "partitions": count}
+                    consumed = session.rdkafka("consume", broker, topic, **both)
+                    rates["consume"][count] = both["messages"] / consumed["seconds"]
+                    if without_locks is not None:
+                        consumed = session.rdkafka(
+                            "consume", broker, topic, memory=without_locks, **both
+                        )
+                        rates["unlocked"][count] = both["messages"] / consumed["seconds"]
+            for what, by_count in rates.items():
+                for count, rate in by_count.items():
+                    session.record(f"partitions_{count}_{what}_rate", name, rate)
+                session.record(f"partitions_{what}", name, by_count[_PARTITIONS] / by_count[1])
 
 
 def connections(session: Session) -> None:
