@@ -254,9 +254,8 @@ class LeaderFetcher:
                 continue
             fetch = followed.replica.next_fetch()
             if fetch is None:
-                self._leave_session(
-                    followed
-                )  # it does not follow; whoever decided that will say so
+                # It does not follow; whoever decided that will say so.
+                self._leave_session(followed)
                 continue
             followed.fetch = fetch
             asked = Asked(
