@@ -35,7 +35,9 @@ MILLISECOND = datetime.timedelta(milliseconds=1)
 
 def response_type(api: Api[Any]) -> Any:
     module = inspect.getmodule(api.handle)
-    return typing.get_type_hints(api.handle, {**vars(module), "Broker": Broker})["return"]
+    hint = typing.get_type_hints(api.handle, {**vars(module), "Broker": Broker})["return"]
+    # A handler may also say that it returns a promise of it.
+    return next(one for one in (hint, *typing.get_args(hint)) if is_dataclass(one))
 
 
 def nested_types(annotation: Any) -> list[Any]:

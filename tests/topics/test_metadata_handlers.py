@@ -150,7 +150,9 @@ class TestListOffsets:
     ) -> list[list_offsets.PartitionOffset]:
         topic = list_offsets.TopicAsked(name="t", partitions=asked)
         request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=(topic,))
-        answer = await list_offsets.handle(world.broker, request, version(number))
+        answer = list_offsets.handle(world.broker, request, version(number))
+        if not isinstance(answer, list_offsets.ListOffsetsResponse):
+            answer = await answer
         return list(answer.topics[0].partitions)
 
     async def fill(self, world: World) -> None:

@@ -153,7 +153,7 @@ class Api(ApiBase, Generic[RequestT]):
         """The response's body in this version of the protocol."""
         if self._downgrade is not None:
             response = self._downgrade(response, version)
-        entity_type = kio.index.load_response_schema(self.key, version)
+        entity_type = _response_type(self.key, version)
         ours: Any = type(response)
         entity = messages.writer(ours, entity_type)(response)
         return _write(entity)
@@ -178,6 +178,11 @@ def _write(entity: Any) -> bytes:
 @functools.cache
 def _request_type(key: int, version: int) -> Any:
     return kio.index.load_request_schema(key, version)
+
+
+@functools.cache
+def _response_type(key: int, version: int) -> Any:
+    return kio.index.load_response_schema(key, version)
 
 
 def read_request(request: type[RequestT], entity: Any) -> RequestT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -81,10 +81,11 @@ class ListOffsetsResponse:
 Lookup = Callable[[], PartitionOffset]
 
 
-async def handle(
+def handle(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
-) -> ListOffsetsResponse:
-    """Ends of logs are known in memory; times are looked up in the files, in one thread."""
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    """Ends of logs are known in memory, and answered at once; times are looked up in the files, in one
+    thread. Spark's Kafka connector asks for both ends of a log after every 500 records."""
     asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
     times_asked = Counter((name, partition.partition_index) for name, partition in asked)
     answers: list[PartitionOffset | Lookup] = []
@@ -93,10 +94,21 @@ async def handle(
             answers.append(_failed(partition, ErrorCode.invalid_request))
         else:
             answers.append(_answer(broker, name, partition, request.replica_id, context))
-    if any(callable(answer) for answer in answers):
-        results = await asyncio.to_thread(_look_up, answers)
-    else:
-        results = [answer for answer in answers if isinstance(answer, PartitionOffset)]
+    known = [answer for answer in answers if isinstance(answer, PartitionOffset)]
+    if len(known) < len(answers):
+        return _look_up_in_thread(request, answers)
+    return _response(request, known)
+
+
+async def _look_up_in_thread(
+    request: ListOffsetsRequest, answers: Sequence[PartitionOffset | Lookup]
+) -> ListOffsetsResponse:
+    return _response(request, await asyncio.to_thread(_look_up, answers))
+
+
+def _response(
+    request: ListOffsetsRequest, results: Sequence[PartitionOffset]
+) -> ListOffsetsResponse:
     remaining = iter(results)
     return ListOffsetsResponse(
         topics=[
