@@ -56,6 +56,17 @@ class TestWhatIsLeft:
         for log in (cut.log, cut.restart_after_kill(), cut.restart()):
             assert all_bytes(log) == before[: end // 3] + new
 
+    def test_an_epoch_that_writes_on_is_known_though_its_first_records_are_deleted(
+        self, cut: Disk
+    ) -> None:
+        end = cut.log.log_end_offset
+        epoch = cut.log.last_epoch()
+        cut.log.delete_records_before(end)
+        assert cut.log.truncate(end) is None
+        cut.append(count=2)
+        assert cut.log.end_offset_for_epoch(epoch) == EpochEnd(epoch, cut.log.log_end_offset)
+        assert cut.log.last_epoch() == epoch
+
     def test_a_batch_is_never_cut_in_two(self, cut: Disk) -> None:
         cut.log.truncate(31)
         assert cut.log.log_end_offset == 30

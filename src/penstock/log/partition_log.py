@@ -164,9 +164,9 @@ class PartitionLog(CuttableLog):
         self._dirty[self] = None
         if header.producer_id > NO_PRODUCER:
             self._producers.record(header, base_offset, now_ms)
-        if self.leader_epoch != self._last_epoch:
+        self._last_epoch = self.leader_epoch
+        if self.leader_epoch != self._epochs.latest:
             self._epochs.assign(self.leader_epoch, base_offset)
-            self._last_epoch = self.leader_epoch
         if self._watermark is not None:
             self._watermark.grown(end_offset, segment)
         if self.subscribers or self.replica_subscribers:
