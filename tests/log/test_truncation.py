@@ -62,6 +62,7 @@ class TestWhatIsLeft:
         end = cut.log.log_end_offset
         epoch = cut.log.last_epoch()
         cut.log.delete_records_before(end)
+        cut.log.expire_segments()
         assert cut.log.truncate(end) is None
         cut.append(count=2)
         assert cut.log.end_offset_for_epoch(epoch) == EpochEnd(epoch, cut.log.log_end_offset)
