@@ -136,8 +136,8 @@ class Catalog(ABC):
             name=name, id=uuid.uuid4(), overrides=dict(overrides or {}), **shape._asdict()
         )
         topic = Topic(record, 0, rules.topic_config(self._config.topic_defaults, record.overrides))
-        self._check_new(record)
         if validate_only:
+            self._check_new(record)
             return topic
         return await self._work.finish(self._create(topic))
 
@@ -152,7 +152,7 @@ class Catalog(ABC):
 
     @abstractmethod
     def _check_new(self, record: TopicState) -> None:
-        """Whether it can be as it is wanted, as far as that is known before it is made."""
+        """Raise what `_create` would, as far as that is known before it is made."""
 
     @abstractmethod
     async def _create(self, topic: Topic) -> Topic:
