@@ -71,9 +71,7 @@ class FileSlice:
         self.file = file
         self.position = position
         self.size = size
-        self.has_more = (
-            has_more  # whoever asked could have read on, but for a limit or a segment's end
-        )
+        self.has_more = has_more  # to be read behind it: a limit, or the segment's end, came first
 
     def read(self) -> bytes:
         """The bytes themselves. From disk if they are not cached: see `is_cached`."""

@@ -84,8 +84,7 @@ Lookup = Callable[[], PartitionOffset]
 def handle(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    """Ends of logs are known in memory, and answered at once; times are looked up in the files, in one
-    thread. Spark's Kafka connector asks for both ends of a log after every 500 records."""
+    """Ends of logs are known in memory: answered at once. Times are looked up in the files, in one thread."""
     asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
     times_asked = Counter((name, partition.partition_index) for name, partition in asked)
     answers: list[PartitionOffset | Lookup] = []
