@@ -27,7 +27,7 @@ from penstock.cluster.view import Change, ClusterView, TopicChanged
 from penstock.log import LogStore
 from penstock.metadata.memory import MemoryStore
 from penstock.metadata.store import CommitResult, Snapshot, Transaction
-from penstock.metadata.watching import PrefixWatcher
+from penstock.metadata.watching import Apply, PrefixWatcher
 from penstock.model import BrokerInfo, TopicPartition
 from penstock.settings import BrokerConfig, TopicConfig
 from tests.cluster.wired import TOPIC, Stage, until
@@ -115,12 +115,7 @@ async def test_a_leader_proposes_again_behind_a_commit_that_stumbled(
         def proposal_unknown(self, proposal: ProposeIsr) -> None:
             unknown.append(proposal)
 
-    tasks: list[asyncio.Task[None]] = []
-    proposals = Proposals(
-        store,
-        lambda *_: None,
-        lambda work: tasks.append(asyncio.get_running_loop().create_task(work)),
-    )
+    proposals, tasks = proposals_to(store, lambda *_: None)
     stored = leader.view.partitions[TopicPartition(TOPIC, 0)]
     proposal = ProposeIsr(state=stored.value, revision=stored.revision)
     store.failures = 1
@@ -142,13 +137,8 @@ async def test_of_two_proposals_for_a_partition_in_one_turn_the_later_is_written
     key = partition_key(TopicPartition(TOPIC, 0))
     first = await store.put(key, b"older")
     second = await store.put(key, b"newer")
-    tasks: list[asyncio.Task[None]] = []
     applied: list[str] = []
-    proposals = Proposals(
-        store,
-        lambda key, *_: applied.append(key),
-        lambda work: tasks.append(asyncio.get_running_loop().create_task(work)),
-    )
+    proposals, tasks = proposals_to(store, lambda key, *_: applied.append(key))
     proposals.add(replica, ProposeIsr(state=state, revision=first))
     later = replace(state, partition_epoch=state.partition_epoch + 1)
     proposals.add(replica, ProposeIsr(state=later, revision=second))
@@ -158,6 +148,13 @@ async def test_of_two_proposals_for_a_partition_in_one_turn_the_later_is_written
     assert decode_partition(entry) == later
     await asyncio.gather(*tasks)
     await stage.stop()
+
+
+def proposals_to(store: Stumbling, apply: Apply) -> tuple[Proposals, list[asyncio.Task[None]]]:
+    """With the tasks that they begin."""
+    tasks: list[asyncio.Task[None]] = []
+    run = asyncio.get_running_loop().create_task
+    return Proposals(store, apply, lambda work: tasks.append(run(work))), tasks
 
 
 def void(_: object) -> None:

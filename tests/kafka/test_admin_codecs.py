@@ -57,6 +57,7 @@ from penstock.log import LogStore
 from penstock.metadata.memory import MemoryStore
 from penstock.model import BrokerInfo
 from penstock.settings import BrokerConfig
+from tests.kafka.handler_types import response_type
 
 APIS: list[Api[Any]] = [
     module.API
@@ -230,11 +231,7 @@ def test_our_responses_name_no_field_that_kio_does_not_have() -> None:
         theirs: set[str] = set()
         for version in api.versions:
             theirs |= names_in(kio.index.load_response_schema(api.key, version))
-        scope = {**vars(inspect.getmodule(api.handle)), "Broker": Broker}
-        hint = typing.get_type_hints(api.handle, scope)["return"]
-        ours = set().union(
-            *(names_in(one) for one in (hint, *typing.get_args(hint)) if is_dataclass(one))
-        )
+        ours = names_in(response_type(api))
         assert ours <= theirs, f"{api.name}: {ours - theirs}"
 
 

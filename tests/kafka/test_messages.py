@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import inspect
 import typing
 import uuid
 from collections.abc import Sequence
@@ -14,10 +13,10 @@ import kio.index
 import pytest
 from hypothesis import given
 
-from penstock.broker import Broker
 from penstock.errors import ErrorCode
 from penstock.kafka.api import Api
 from penstock.kafka.handlers import REGISTRY
+from tests.kafka.handler_types import response_type
 from tests.kafka.strategies import entities, examples
 from tests.kafka.wire import choices, decode, encode
 
@@ -31,13 +30,6 @@ def versions_of(apis: list[Api[Any]]) -> list[Any]:
 every_version = pytest.mark.parametrize(("api", "version"), versions_of(APIS))
 checked = examples(8)
 MILLISECOND = datetime.timedelta(milliseconds=1)
-
-
-def response_type(api: Api[Any]) -> Any:
-    module = inspect.getmodule(api.handle)
-    hint = typing.get_type_hints(api.handle, {**vars(module), "Broker": Broker})["return"]
-    # A handler may also say that it returns a promise of it.
-    return next(one for one in (hint, *typing.get_args(hint)) if is_dataclass(one))
 
 
 def nested_types(annotation: Any) -> list[Any]:
