@@ -20,14 +20,8 @@ PYTHON_CLIENTS: tuple[type[Client], ...] = (ConfluentClient, KafkaPythonClient, 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ProcessBroker]:
-    """A broker as people run it: a process of its own.
-
-    Sessions may be short, so that tests can await their end. Retention does not look: tests write records
-    with the timestamps of bygone years, which it would delete when it comes by, once a minute.
-    """
-    with broker_process(
-        group_session_timeout_ms_min=500, retention_check_interval_ms=3_600_000
-    ) as running:
+    """A broker as people run it: a process of its own. Sessions may be short: tests await their end."""
+    with broker_process(group_session_timeout_ms_min=500) as running:
         yield running
 
 

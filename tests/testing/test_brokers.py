@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from penstock.cli.adminapi import AdminClient, ConfigResource
 from penstock.errors import ConfigError, PenstockError
 from penstock.processes.ports import free_port, is_free
 from penstock.testing import TestBroker, broker, broker_process
@@ -75,6 +76,19 @@ def test_a_restart_keeps_records_and_address() -> None:
         assert is_free(int(bootstrap.rpartition(":")[2]))
         b.start()
         assert read(bootstrap, topic, 2) == ["a", "b"]
+
+
+@pytest.mark.parametrize("start", [broker, broker_process])
+def test_retention_looks_for_old_records_rarely_unless_told_otherwise(start: Any) -> None:
+    def interval_ms(**settings: Any) -> int:
+        with start(**settings) as b:
+            asked = ConfigResource("broker", "0")
+            admin = AdminClient({**QUIET, "bootstrap.servers": b.bootstrap})
+            found = admin.describe_configs([asked], request_timeout=10)[asked].result(timeout=15)
+            return int(found["log.retention.check.interval.ms"].value)
+
+    assert interval_ms() >= 3_600_000
+    assert interval_ms(retention_check_interval_ms=70) == 70
 
 
 def test_settings_and_a_data_directory_of_your_own(tmp_path: Path) -> None:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _STOP_TIMEOUT_S = 20.0
 
+# Tests write records with the timestamps of bygone years. Retention would delete them when it comes by,
+# once a minute: between the two reads of a test, now and then.
+DEFAULTS: Mapping[str, Any] = {"retention_check_interval_ms": 3_600_000}
+
 
 class TestBroker(ABC):
     """A running broker. `bootstrap` and `data_dir` stay the same over restarts."""
@@ -189,8 +193,10 @@ def broker(**settings: Any) -> Iterator[ThreadBroker]:
     """A broker in this process, with `BrokerConfig` fields as `settings`.
 
     It listens on a free port of 127.0.0.1 and keeps its data in a temporary directory that is removed
-    afterwards; a `data_dir` of your own stays.
+    afterwards; a `data_dir` of your own stays. Records of any age are kept: retention looks for old ones
+    once an hour, unless `retention_check_interval_ms` says otherwise.
     """
+    settings = {**DEFAULTS, **settings}
     with _scratch_directory() as scratch:
         running = ThreadBroker(str(settings.pop("data_dir", f"{scratch}/data")), settings)
         running.start()
@@ -205,6 +211,7 @@ def broker_process(**settings: Any) -> Iterator[ProcessBroker]:
     """The same as a process of its own, for tests that kill it: `b.kill()`, then `b.start()`."""
     from penstock.processes.broker import BrokerProcess
 
+    settings = {**DEFAULTS, **settings}
     with _scratch_directory() as scratch:
         data_dir = str(settings.pop("data_dir", f"{scratch}/data"))
         process = BrokerProcess(data_dir, f"{scratch}/broker.log", settings)

@@ -350,6 +350,7 @@ def cluster(
     127.0.0.1, which knows by the address that a connection comes from who it is: brokers connect from
     the address they listen on. Linux only: other systems have one loopback address.
     """
+    from penstock.testing.brokers import DEFAULTS
     from penstock.testing.etcd import etcd
     from penstock.testing.network import PartitionableNetwork
 
@@ -365,7 +366,7 @@ def cluster(
         running = TestCluster((), running_etcd, network)
         try:
             for number in range(brokers):
-                mine = dict(settings)
+                mine = {**DEFAULTS, **settings}
                 if racks:
                     mine["rack"] = racks[number % len(racks)]
                 mine["etcd"] = ",".join(
