@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.cluster.fetch_codec import VERSION, Asked, decode_answer, encode_request
 from tests.kafka.strategies import entities, examples, integers
-from tests.kafka.tagging import UNKNOWN_TAGS, encode_with_tags
+from tests.kafka.tagging import encode_with_tags, tagged_fields
 from tests.kafka.wire import build, decode, encode, must_equal
 
 FETCH = 1
@@ -25,9 +25,6 @@ asked = st.builds(
     Asked, integers(32), integers(32), integers(64), integers(32), integers(64), integers(32)
 )
 topic_ids = st.uuids().map(lambda value: value.bytes)
-unknown_tags = st.lists(
-    st.tuples(st.sampled_from(UNKNOWN_TAGS), st.binary(max_size=9)), max_size=2, unique_by=lambda x: x[0]
-)  # fmt: skip
 
 
 @examples(100)
@@ -103,7 +100,7 @@ def plain(entity: Any) -> tuple[int, int, list[tuple[Any, ...]]]:
 
 
 @examples(150)
-@given(entities(RESPONSE), unknown_tags)
+@given(entities(RESPONSE), tagged_fields())
 def test_an_answer_is_read_as_kio_wrote_it(entity: Any, tags: Any) -> None:
     for data in (encode(entity), encode_with_tags(entity, tags)):
         code, session_id, partitions = decode_answer(memoryview(data))

@@ -8,15 +8,21 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from hypothesis import strategies as st
 from kio.serial._introspect import get_field_tag
 from kio.serial._serialize import get_field_writer
 from kio.serial.writers import write_unsigned_varint
 
 from tests.kafka.wire import choices
 
-UNKNOWN_TAGS = range(1000, 1100)
-
 Tags = Sequence[tuple[int, bytes]]
+
+
+def tagged_fields(at_least: int = 0) -> st.SearchStrategy[Tags]:
+    """Up to three tagged fields that no schema knows, in order."""
+    tags = st.integers(1000, 1099)
+    drawn = st.dictionaries(tags, st.binary(max_size=5), min_size=at_least, max_size=3)
+    return drawn.map(lambda found: sorted(found.items()))
 
 
 def encode_with_tags(entity: Any, tags: Tags) -> bytes:

@@ -20,7 +20,7 @@ from penstock.kafka.primitives import ELEMENTS_MAX, MALFORMED
 from penstock.log import FileSlice
 from penstock.log.segment import LogFile
 from tests.kafka.strategies import ERRORS, TEXTS, entities, examples, integers
-from tests.kafka.tagging import UNKNOWN_TAGS, encode_with_tags, uvarint
+from tests.kafka.tagging import encode_with_tags, tagged_fields, uvarint
 from tests.kafka.wire import build, decode, encode, fetch, must_equal
 
 FETCH = 1
@@ -29,9 +29,6 @@ NO_ID = uuid.UUID(int=0)
 
 every_version = pytest.mark.parametrize("version", VERSIONS)
 checked = examples(40)
-unknown_tags = st.dictionaries(
-    st.sampled_from(UNKNOWN_TAGS), st.binary(max_size=5), max_size=3
-).map(lambda drawn: sorted(drawn.items()))
 
 
 def read(version: int, data: bytes) -> Any:
@@ -97,7 +94,7 @@ def test_every_version_of_kio_is_served() -> None:
 @every_version
 def test_a_request_is_read_as_kio_wrote_it(version: int) -> None:
     @checked
-    @given(entities(kio.index.load_request_schema(FETCH, version)), unknown_tags)
+    @given(entities(kio.index.load_request_schema(FETCH, version)), tagged_fields())
     def check(entity: Any, tags: Any) -> None:
         for data in (encode(entity), encode_with_tags(entity, tags)):
             must_equal(ours_plain(read(version, data)), plain(version, entity))

@@ -19,6 +19,13 @@ from penstock.kafka.handlers import (
     metadata,
     offset_for_leader_epoch,
 )
+from penstock.kafka.list_offsets_codec import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    PartitionAsked,
+    PartitionOffset,
+    TopicAsked,
+)
 from penstock.settings import BrokerConfig
 
 if TYPE_CHECKING:
@@ -139,19 +146,19 @@ class TestMetadata:
 class TestListOffsets:
     async def ask(
         self, world: World, timestamp: int, *, number: int = 11, epoch: int = -1, partition: int = 0
-    ) -> list_offsets.PartitionOffset:
-        asked = list_offsets.PartitionAsked(
+    ) -> PartitionOffset:
+        asked = PartitionAsked(
             partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch
         )
         return (await self.ask_all(world, asked, number=number))[0]
 
     async def ask_all(
-        self, world: World, *asked: list_offsets.PartitionAsked, number: int = 11
-    ) -> list[list_offsets.PartitionOffset]:
-        topic = list_offsets.TopicAsked(name="t", partitions=asked)
-        request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=(topic,))
+        self, world: World, *asked: PartitionAsked, number: int = 11
+    ) -> list[PartitionOffset]:
+        topic = TopicAsked("t", asked)
+        request = ListOffsetsRequest(replica_id=-1, topics=(topic,))
         answer = list_offsets.handle(world.broker, request, version(number))
-        if not isinstance(answer, list_offsets.ListOffsetsResponse):
+        if not isinstance(answer, ListOffsetsResponse):
             answer = await answer
         return list(answer.topics[0].partitions)
 
@@ -236,9 +243,7 @@ class TestListOffsets:
 
     async def test_a_partition_asked_for_twice_is_refused(self, world: World) -> None:
         await self.fill(world)
-        asked = [
-            list_offsets.PartitionAsked(partition_index=index, timestamp=-1) for index in (0, 1, 0)
-        ]
+        asked = [PartitionAsked(partition_index=index, timestamp=-1) for index in (0, 1, 0)]
         codes = [answer.error_code for answer in await self.ask_all(world, *asked)]
         assert codes == [ErrorCode.invalid_request, ErrorCode.none, ErrorCode.invalid_request]
 

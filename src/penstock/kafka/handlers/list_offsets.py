@@ -6,11 +6,19 @@ import asyncio
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ApiError, CorruptLogError, ErrorCode
-from penstock.kafka.api import Api, RequestContext
+from penstock.kafka.api import Api, Codec, RequestContext
+from penstock.kafka.list_offsets_codec import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    PartitionAsked,
+    PartitionOffset,
+    TopicOffsets,
+    decode_request,
+    encode_response,
+)
 
 if TYPE_CHECKING:
     from penstock.broker import Broker
@@ -37,47 +45,6 @@ FIRST_VERSION_OF: Final = {
 CONSUMER: Final = -1  # the replica id of a client; it sees nothing above the high watermark
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAsked:
-    partition_index: int
-    timestamp: int
-    current_leader_epoch: int = -1  # from version 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAsked:
-    name: str
-    partitions: tuple[PartitionAsked, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsRequest:
-    """The isolation level is not read: without transactions both levels see the same."""
-
-    replica_id: int
-    topics: tuple[TopicAsked, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionOffset:
-    partition_index: int
-    error_code: ErrorCode = ErrorCode.none
-    timestamp: int = -1
-    offset: int = -1
-    leader_epoch: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicOffsets:
-    name: str
-    partitions: Sequence[PartitionOffset]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsResponse:
-    topics: Sequence[TopicOffsets]
-
-
 Lookup = Callable[[], PartitionOffset]
 
 
@@ -86,10 +53,10 @@ def handle(
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     """Ends of logs are known in memory: answered at once. Times are looked up in the files, in one thread."""
     asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
-    times_asked = Counter((name, partition.partition_index) for name, partition in asked)
+    repeated = _repeated([(name, partition.partition_index) for name, partition in asked])
     answers: list[PartitionOffset | Lookup] = []
     for name, partition in asked:
-        if times_asked[name, partition.partition_index] > 1:
+        if (name, partition.partition_index) in repeated:
             answers.append(_failed(partition, ErrorCode.invalid_request))
         else:
             answers.append(_answer(broker, name, partition, request.replica_id, context))
@@ -97,6 +64,12 @@ def handle(
     if len(known) < len(answers):
         return _look_up_in_thread(request, answers)
     return _response(request, known)
+
+
+def _repeated(partitions: list[tuple[str, int]]) -> set[tuple[str, int]]:
+    if len(set(partitions)) == len(partitions):
+        return set()
+    return {one for one, times in Counter(partitions).items() if times > 1}
 
 
 async def _look_up_in_thread(
@@ -110,8 +83,8 @@ def _response(
 ) -> ListOffsetsResponse:
     remaining = iter(results)
     return ListOffsetsResponse(
-        topics=[
-            TopicOffsets(name=topic.name, partitions=[next(remaining) for _ in topic.partitions])
+        [
+            TopicOffsets(topic.name, [next(remaining) for _ in topic.partitions])
             for topic in request.topics
         ]
     )
@@ -119,15 +92,15 @@ def _response(
 
 def on_error(request: ListOffsetsRequest, code: ErrorCode, message: str) -> ListOffsetsResponse:
     return ListOffsetsResponse(
-        topics=[
-            TopicOffsets(name=t.name, partitions=[_failed(p, code) for p in t.partitions])
-            for t in request.topics
+        [
+            TopicOffsets(topic.name, [_failed(one, code) for one in topic.partitions])
+            for topic in request.topics
         ]
     )
 
 
 def _failed(asked: PartitionAsked, code: ErrorCode) -> PartitionOffset:
-    return PartitionOffset(partition_index=asked.partition_index, error_code=code)
+    return PartitionOffset(asked.partition_index, code)
 
 
 def _look_up(answers: Sequence[PartitionOffset | Lookup]) -> list[PartitionOffset]:
@@ -156,14 +129,12 @@ def _answer(
     if asked.timestamp in {EARLIEST, EARLIEST_LOCAL}:
         return _found(asked, log.log_start_offset, _first_epoch(partition, log))
     if asked.timestamp in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
-        return PartitionOffset(partition_index=asked.partition_index)  # no cold tier: none
+        return PartitionOffset(asked.partition_index)  # no cold tier: none
     return lambda: _at_time(asked, log, end)
 
 
 def _found(asked: PartitionAsked, offset: int, leader_epoch: int) -> PartitionOffset:
-    return PartitionOffset(
-        partition_index=asked.partition_index, offset=offset, leader_epoch=leader_epoch
-    )
+    return PartitionOffset(asked.partition_index, offset=offset, leader_epoch=leader_epoch)
 
 
 def _first_epoch(partition: Partition, log: PartitionLog) -> int:
@@ -190,13 +161,19 @@ def _at_time(asked: PartitionAsked, log: PartitionLog, end: int) -> PartitionOff
     except (CorruptLogError, OSError):
         return _failed(asked, ErrorCode.kafka_storage_error)
     if found is None or found.offset >= end:
-        return PartitionOffset(partition_index=asked.partition_index)
+        return PartitionOffset(asked.partition_index)
     return PartitionOffset(
-        partition_index=asked.partition_index,
+        asked.partition_index,
         timestamp=found.timestamp_ms,
         offset=found.offset,
         leader_epoch=found.leader_epoch,
     )
 
 
-API = Api("list_offsets", ListOffsetsRequest, handle, on_error=on_error)
+API = Api(
+    "list_offsets",
+    ListOffsetsRequest,
+    handle,
+    on_error=on_error,
+    codec=Codec(decode_request, encode_response),
+)
