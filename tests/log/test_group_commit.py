@@ -202,6 +202,22 @@ class TestFailure:
         assert offsets(disk.start()) == [0, 1]
         assert disk.append().base_offset == 2
 
+    async def test_a_recovery_point_that_was_on_its_way_does_not_take_that_back(
+        self, disk: Disk, held: HeldExecutor, commit: GroupCommit
+    ) -> None:
+        """It believes the system's memory, as it did when it was made."""
+        disk.append_many(2)
+        disk.sync()
+        disk.append_many(2)
+        delayed = disk.log.begin_checkpoint()
+        waiting = commit.until_durable(disk.log, disk.append().end_offset)
+        held.fail()
+        await settle()
+        assert waiting.exception() is not None
+        held.run()  # the note for the next start
+        delayed.run()
+        assert disk.saved().boot == SYNC_FAILED
+
     async def test_a_topic_deleted_during_a_sync_is_no_failure_of_the_disk(
         self, disk: Disk, held: HeldExecutor, commit: GroupCommit, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -177,9 +177,11 @@ class DurableLog:
         if self.on_sync_failed is not None:
             self.on_sync_failed()
         try:
-            return self._checkpoint_plan(SYNC_FAILED, INDEXES_NOT_WHOLE, must_be_durable=False)
+            plan = self._checkpoint_plan(SYNC_FAILED, INDEXES_NOT_WHOLE, must_be_durable=False)
         except OSError:
             return None
+        self._checkpoint_turn.last = plan
+        return plan
 
     def _position(self) -> Position:
         active = self._active

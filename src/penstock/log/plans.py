@@ -84,16 +84,20 @@ class CutPlan:
 
 
 class CheckpointTurn:
-    """Lets recovery points be written one at a time, and none from before a cut after it."""
+    """Lets recovery points be written one at a time, and none from before a cut after it.
 
-    __slots__ = ("cuts", "lock")
+    Nor any from before a failed sync, or from after it: the one that tells of it is the last.
+    """
+
+    __slots__ = ("cuts", "last", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.cuts = 0  # changed while the lock is held
+        self.last: CheckpointPlan | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class CheckpointPlan:
     """A recovery point on its way to the disk."""
 
@@ -110,7 +114,7 @@ class CheckpointPlan:
         if self.must_be_durable:
             self.indexes.sync()
         with self.turn.lock:
-            if self.turn.cuts == self.cuts:
+            if self.turn.cuts == self.cuts and self.turn.last in (None, self):
                 checkpoint.save(self.directory, self.data, durable=self.must_be_durable)
 
 
