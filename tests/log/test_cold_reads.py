@@ -9,10 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import ApiError, ErrorCode, StorageError
-from penstock.log import ColdRead, FileSlice
-from tests.log.support import Disk, cut, damage, offsets, read_all, read_bytes, split, zero
+from penstock.log import ColdRead, FileSlice, PartitionLog
+from penstock.log.inspect import repair
+from penstock.log.timestamps import first_at_or_after
+from tests.log.support import NOW_MS, Disk, cut, damage, offsets, read_all, read_bytes, split, zero
 
 MakeDisk = Callable[..., Disk]
+Look = Callable[[PartitionLog], Callable[[], object]]
 
 
 @pytest.fixture
@@ -22,6 +25,28 @@ def old(make_disk: MakeDisk) -> Disk:
     disk.append_many(100, value_bytes=100)
     disk.restart()
     return disk
+
+
+def start_with_bad_index(disk: Disk) -> None:
+    """After a power cut that leaves records but not the index of what was synced of the last segment."""
+    disk.sync()
+    disk.checkpoint()
+    disk.cut_power()
+    for path in disk.directory.glob("*.index"):
+        path.unlink()
+    disk.start()
+
+
+def look_at_records(log: PartitionLog) -> Callable[[], object]:
+    """A read that was asked for, to be run in its thread."""
+    cold = log.read(0, 1 << 20)
+    assert isinstance(cold, ColdRead)
+    return cold.run
+
+
+def look_at_times(log: PartitionLog) -> Callable[[], object]:
+    parts = log._parts(None)
+    return lambda: first_at_or_after(log, parts, NOW_MS)
 
 
 class TestFirstRead:
@@ -276,6 +301,42 @@ class TestIndexes:
         disk.append(value_bytes=100)
         assert offsets(disk.log) == list(range(63))
 
+    @pytest.mark.parametrize("look", [look_at_records, look_at_times])
+    def test_a_segment_that_is_sealed_before_the_thread_comes_to_it_is_sound(
+        self, make_disk: MakeDisk, look: Look
+    ) -> None:
+        """It ends where it ends then, not where the log ended when the read was asked for."""
+        disk = make_disk(segment_bytes=4000)
+        written = disk.append_many(3, value_bytes=100)
+        start_with_bad_index(disk)
+        run = look(disk.log)
+        while len(disk.segments()) == 1:
+            disk.append(value_bytes=100)
+        run()
+        assert disk.log.failure is None
+        assert read_all(disk.log)[:3] == written
+
+    @pytest.mark.parametrize("was_active", [False, True])
+    def test_a_segment_that_retention_took_before_the_thread_came_to_it_is_no_damage(
+        self, make_disk: MakeDisk, was_active: bool
+    ) -> None:
+        disk = make_disk(segment_bytes=1000, retention_bytes=1000)
+        written = disk.append_many(3 if was_active else 30, value_bytes=100)
+        start_with_bad_index(disk)
+        cold = disk.log.read(0, 1)
+        assert isinstance(cold, ColdRead)
+        disk.append_many(30, value_bytes=100)
+        assert disk.log.expire_segments() is not None  # its files are still there
+        if was_active:
+            with pytest.raises(ApiError) as caught:
+                cold.run()
+            assert caught.value.code is ErrorCode.offset_out_of_range
+        else:
+            found = cold.run()
+            assert found is not None
+            assert found.read() == written[0]
+        assert disk.log.failure is None
+
     def test_a_rebuild_does_not_disturb_those_who_read(self, old: Disk) -> None:
         held = []
         for offset in range(10):
@@ -302,6 +363,27 @@ class TestIndexes:
 
 class TestGaps:
     """Offsets that a power cut or a repair lost are stepped over, and only those."""
+
+    @pytest.mark.parametrize("is_replica", [False, True])
+    def test_a_gap_at_the_end_of_the_log_is_its_end_for_readers(
+        self, make_disk: MakeDisk, is_replica: bool
+    ) -> None:
+        """They wait for what comes, instead of being sent to look again and again."""
+        disk = make_disk()
+        written = disk.append_many(10)
+        disk.stop()
+        damage(disk.segment(0), sum(map(len, written[:9])) + 70)
+        repair(str(disk.directory))
+        log = disk.start()
+        assert log.log_end_offset == 10
+        if is_replica:
+            log.track_high_watermark(10)
+        assert read_bytes(log, 9) == b""
+        assert log.read(9, 1 << 20) is None
+        disk.append()
+        if is_replica:
+            log.set_high_watermark(11)
+        assert read_bytes(log, 9)[:8] == (10).to_bytes(8, "big")
 
     @pytest.fixture
     def gapped(self, make_disk: MakeDisk) -> Disk:

@@ -18,6 +18,7 @@ from penstock.log.epochs import EpochEnd
 from penstock.log.group_commit import GroupCommit
 from penstock.log.indexing import SegmentIndexes
 from penstock.log.inspect import verify
+from penstock.log.segment import Segment
 from penstock.records.batch import read_header
 from tests.log.executors import HeldExecutor
 from tests.log.support import (
@@ -565,6 +566,30 @@ class TestBesideThreads:
         disk.stop()
         assert verify(str(disk.directory)).is_sound
         assert all_bytes(disk.start())[:3] == before[:3]
+
+    def test_one_that_comes_in_the_middle_of_a_cut_is_to_be_asked_again(
+        self, make_disk: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk = make_disk(segment_bytes=900, index_interval_bytes=0)
+        disk.append_many(20, count=3, value_bytes=30)
+        disk.stop()
+        disk.index(0).unlink()
+        log = disk.start()
+        read = log.read(0, 100)
+        shortened = Segment.shortened
+
+        def read_meanwhile(segment: Segment, size: int, end_offset: int) -> Segment:
+            assert isinstance(read, ColdRead)
+            with pytest.raises(ApiError) as caught:
+                read.run()
+            assert caught.value.code is ErrorCode.not_leader_or_follower
+            return shortened(segment, size, end_offset)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "shortened", read_meanwhile)
+            log.truncate(9)
+        assert log.failure is None
+        assert len(all_bytes(log)) == 3
 
 
 class TestWaiting:

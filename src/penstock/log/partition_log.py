@@ -9,6 +9,7 @@ made to run in a thread beside appends. What has been appended is in the system'
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -48,6 +49,10 @@ class Appended(NamedTuple):
     base_offset: int
     append_time: int
     end_offset: int
+
+
+class _ColdError(Exception):
+    """What is to be read was not checked since the start, or has left the page cache."""
 
 
 class PartitionLog(CuttableLog):
@@ -372,27 +377,27 @@ class PartitionLog(CuttableLog):
                 found = self._read_warm(at, offset, bytes_max)
             else:
                 found = self._read_warm_below(watermark.place, at, offset, bytes_max)
+        except (_ColdError, BadIndexError, UncheckedGapError):
+            return ColdRead(self, self._parts(watermark, at), offset, bytes_max)
         except CorruptLogError as error:
             raise self.fail(f"{error}; run `penstock log verify`") from error
         except OSError as error:
             raise StorageError(f"cannot read {self.directory}: {error.strerror}") from error
-        if found is not None:
-            return found
-        return ColdRead(self, self._parts(watermark, at), offset, bytes_max)
+        return found
 
     def _read_warm(self, at: int, offset: int, bytes_max: int) -> FileSlice | None:
-        """From segment `at`, or the next with records if a gap ends it; None if a disk may wait."""
+        """From segment `at`, or the next with records if a gap ends it; None if a gap ends the log.
+
+        `_ColdError`, or what `Segment.read` raises, if the disk would be waited for.
+        """
         for i in range(at, len(self._segments)):
             segment = self._segments[i]
-            if not segment.is_indexed:
-                return None
-            try:
-                found = segment.read(offset, bytes_max, segment.size, self.end_of(i))
-            except (BadIndexError, UncheckedGapError):
-                return None
+            _check_indexed(segment)
+            found = segment.read(offset, bytes_max, segment.size, self.end_of(i))
             if found is not None:
+                _check_warm(segment, found)
                 found.has_more |= i + 1 < len(self._segments)
-                return found if self._is_warm(segment, found) else None
+                return found
         return None
 
     def _read_warm_below(
@@ -402,32 +407,31 @@ class PartitionLog(CuttableLog):
         for i in range(at, len(self._segments)):
             segment = self._segments[i]
             is_last = segment is end.segment
-            if not segment.is_indexed:
-                return None
+            _check_indexed(segment)
             size, end_offset = (end.byte, end.offset) if is_last else (segment.size, self.end_of(i))
-            try:
-                found = segment.read(offset, bytes_max, size, end_offset)
-            except (BadIndexError, UncheckedGapError):
-                return None
+            found = segment.read(offset, bytes_max, size, end_offset)
             if found is not None:
+                _check_warm(segment, found)
                 found.has_more |= not is_last
-                return found if self._is_warm(segment, found) else None
+                return found
             if is_last:
                 return None
         return None
-
-    @staticmethod
-    def _is_warm(segment: Segment, found: FileSlice) -> bool:
-        if not segment.is_verified(found.position, found.position + found.size):
-            return False
-        is_recent = segment.is_active and found.position + _WARM_TAIL_BYTES > segment.size
-        return is_recent or found.is_cached()
 
     def end_of(self, at: int) -> int:
         """The offset behind the last record of segment `at`."""
         if at + 1 < len(self._segments):
             return self._segments[at + 1].base_offset
         return self.log_end_offset
+
+    def end_behind(self, segment: Segment) -> int | None:
+        """The same of a sealed segment; None if it is no longer part of the log. For any thread."""
+        segments = self._segments
+        following = bisect_right(segments, segment.base_offset, key=lambda one: one.base_offset)
+        if following == 0 or segments[following - 1] is not segment:
+            return None
+        is_sealed_just_now = following == len(segments)
+        return self.log_end_offset if is_sealed_just_now else segments[following].base_offset
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after this time. Blocks: runs in a thread."""
@@ -512,3 +516,16 @@ class PartitionLog(CuttableLog):
 
     def expire_producers(self, expiry_ms: int) -> None:
         self._producers.expire(self._clock.wall_ms(), expiry_ms)
+
+
+def _check_indexed(segment: Segment) -> None:
+    if not segment.is_indexed:
+        raise _ColdError
+
+
+def _check_warm(segment: Segment, found: FileSlice) -> None:
+    if not segment.is_verified(found.position, found.position + found.size):
+        raise _ColdError
+    is_recent = segment.is_active and found.position + _WARM_TAIL_BYTES > segment.size
+    if not is_recent and not found.is_cached():
+        raise _ColdError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -86,9 +87,10 @@ class ColdRead:
     def _read(self, part: Part) -> FileSlice | None:
         segment = part.segment
         found = insist(
-            self._log, segment, part.segment_end,
+            self._log,
+            part,
             lambda: segment.read(self._offset, self._bytes_max, part.size, part.end_offset),
-        )  # fmt: skip
+        )
         if found is not None:
             _verify(self._log, segment, found, part.segment_size, part.segment_end)
         return found
@@ -98,21 +100,21 @@ class ColdRead:
 
         The reader is to ask again: what it wants may be there still.
         """
-        if len(self._log.cut_offsets) > self._cuts:
+        is_being_cut = any(part.segment.is_retired for part in self._parts)
+        if is_being_cut or len(self._log.cut_offsets) > self._cuts:
             raise ApiError(
                 ErrorCode.not_leader_or_follower, "the log was cut while it was read"
             ) from error
 
 
-def insist(
-    log: PartitionLog, segment: Segment, end_offset: int, read: Callable[[], Result]
-) -> Result:
-    """What `read` finds in a segment that ends before `end_offset`, with what is in its way mended.
+def insist(log: PartitionLog, part: Part, read: Callable[[], Result]) -> Result:
+    """What `read` finds in a part's segment, with what is in its way mended.
 
     Blocks: runs in a thread. `CorruptLogError` if that is impossible.
     """
+    segment = part.segment
     for _ in range(_ATTEMPTS_MAX):
-        ensure_indexes(log, segment, end_offset)
+        ensure_indexes(log, part)
         try:
             return read()
         except BadIndexError:
@@ -158,22 +160,34 @@ def _check_order(segment: Segment, position: int, header: BatchHeader, next_offs
         )
 
 
-def ensure_indexes(log: PartitionLog, segment: Segment, end_offset: int) -> None:
+def ensure_indexes(log: PartitionLog, part: Part) -> None:
     """Check a sealed segment's indexes once, or make them anew. Blocks: runs in a thread.
 
     `CorruptLogError` if its records do not reach up to the next segment, or are damaged. The segment
     that is written to is left alone: bad indexes of it are not used, until it is sealed.
     """
+    segment = part.segment
     if segment.is_active or segment.is_indexed:
         return
     with log.index_lock:
         if segment.is_indexed:
             return  # another thread was faster
+        end_offset = _end_of(log, part)
         next_offset = _end_by_indexes(segment, end_offset)
         if next_offset is None:
             next_offset = rebuild_indexes(log, segment)
         _check_reaches(log, segment, next_offset, end_offset)
         segment.indexes.trust = Trust.TRUSTED
+
+
+def _end_of(log: PartitionLog, part: Part) -> int:
+    """The offset behind a sealed segment, which may have grown before it was sealed."""
+    end_offset = log.end_behind(part.segment)
+    if end_offset is not None:
+        return end_offset
+    if part.segment.size > part.segment_size:
+        raise FileNotFoundError(errno.ENOENT, "it was deleted meanwhile", part.segment.path)
+    return part.segment_end
 
 
 def _end_by_indexes(segment: Segment, end_offset: int) -> int | None:

@@ -81,12 +81,12 @@ def _largest(log: PartitionLog, part: Part) -> int:
             largest = segment.largest_timestamp()
         return 2**63 - 1 if largest is None else largest
 
-    return insist(log, segment, part.segment_end, look)
+    return insist(log, part, look)
 
 
 def _first_in(log: PartitionLog, part: Part, timestamp_ms: int) -> TimestampOffset | None:
     segment, offset_min = part.segment, log.log_start_offset
-    offset = insist(log, segment, part.segment_end, lambda: _offset_before(part, timestamp_ms))
+    offset = insist(log, part, lambda: _offset_before(part, timestamp_ms))
     for position, header in _batches(log, part, max(offset, offset_min)):
         if header.max_timestamp >= timestamp_ms:
             for found in _records(segment, position, header):
@@ -140,7 +140,7 @@ def _distrusting(segment: Segment) -> Iterator[None]:
 
 def _newest_in(log: PartitionLog, part: Part) -> TimestampOffset | None:
     newest: TimestampOffset | None = None
-    offset = insist(log, part.segment, part.segment_end, lambda: _offset_of_newest(part))
+    offset = insist(log, part, lambda: _offset_of_newest(part))
     for position, header in _batches(log, part, max(offset, log.log_start_offset)):
         if newest is None or header.max_timestamp > newest.timestamp_ms:
             for found in _records(part.segment, position, header):
@@ -154,7 +154,7 @@ def _newest_in(log: PartitionLog, part: Part) -> TimestampOffset | None:
 def _batches(log: PartitionLog, part: Part, offset: int) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each batch from the one that holds `offset` on."""
     segment, size = part.segment, part.size
-    position = insist(log, segment, part.segment_end, lambda: segment.locate(offset, size))
+    position = insist(log, part, lambda: segment.locate(offset, size))
     while position < size:
         header = segment.header_at(position)
         yield position, header
