@@ -249,6 +249,19 @@ class TestTornTail:
         assert f"cut_bytes={len(tail)}" in caplog.text
         assert disk.append().base_offset == 10
 
+    @pytest.mark.parametrize("before", [0, 3])
+    def test_it_is_cut_though_a_value_in_it_holds_a_produced_batch(
+        self, disk: Disk, before: int
+    ) -> None:
+        """Who keeps batches in values keeps them as they came, from offset 0 on."""
+        written = disk.append_many(before)
+        disk.append(batch(value=bytes(batch(3)) + b"v" * 5000))
+        disk.kill()
+        cut(disk.segment(0), disk.segment(0).stat().st_size - 4000)
+        log = disk.start()
+        assert read_all(log) == written
+        assert disk.append().base_offset == before
+
     def test_offsets_of_torn_records_are_used_again(self, disk: Disk) -> None:
         """Nobody was told that they were there."""
         written = disk.append_many(10)

@@ -49,6 +49,16 @@ def test_a_batch_behind_damage_is_found_whatever_its_offset(path: Path, offset: 
     assert kinds == [ScannedBatch, Damage, ScannedBatch]
 
 
+def test_a_batch_within_a_damaged_one_is_not_taken_for_the_next(path: Path) -> None:
+    outer = bytes(batch(value=bytes(batch(base_offset=50)) + b"v" * 100))
+    following = bytes(batch(base_offset=1))
+    path.write_bytes(outer + following)
+    damage(path, len(outer) - 1)
+    damaged, found = scan(str(path))
+    assert damaged == Damage(0, len(outer), "the batch fails its CRC", False)
+    assert found.position == len(outer)
+
+
 def test_many_zeros_at_the_end_are_one_torn_tail(path: Path) -> None:
     sound = bytes(batch())
     path.write_bytes(sound + bytes(5 * MEBIBYTE))

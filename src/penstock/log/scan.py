@@ -75,7 +75,7 @@ def scan(
                 yield Damage(position, position + found.size_bytes, wrong, False)
             position += found.size_bytes
             continue
-        resume = _next_sound(bytes_of, position + 1, limit)
+        resume = _resume(bytes_of, position, next_offset, limit)
         until = bytes_of.size if resume is None else resume
         yield Damage(position, until, found, resume is None)
         position = until
@@ -166,7 +166,24 @@ def _check_in_file(bytes_of: _Pieces, position: int) -> BatchHeader | str:
     return header if crc == header.crc else "the batch fails its CRC"
 
 
-def _next_sound(bytes_of: _Pieces, position: int, limit: int) -> int | None:
+def _resume(bytes_of: _Pieces, position: int, next_offset: int, limit: int) -> int | None:
+    """Where a sound batch begins behind the damage at `position`, or None.
+
+    Values may hold batches themselves. So if the batch that is due begins here, as far as one can tell,
+    what follows it has a larger offset, and most likely begins where its length says.
+    """
+    data = bytes_of(position, HEADER_BYTES)
+    header = read_header(data) if len(data) == HEADER_BYTES else None
+    if header is None or header.magic != MAGIC or header.base_offset != next_offset:
+        return _next_sound(bytes_of, position + 1, limit, offset_min=0)
+    end = position + max(header.size_bytes, HEADER_BYTES)
+    following = _check_in_file(bytes_of, end) if end < bytes_of.size else None
+    if isinstance(following, BatchHeader) and following.base_offset > next_offset:
+        return end
+    return _next_sound(bytes_of, position + 1, limit, offset_min=next_offset + 1)
+
+
+def _next_sound(bytes_of: _Pieces, position: int, limit: int, offset_min: int) -> int | None:
     """Where the next sound batch begins, or None. Its offset is near those of the segment."""
     high_bytes = {
         (offset >> 32).to_bytes(4, "big")
@@ -180,7 +197,8 @@ def _next_sound(bytes_of: _Pieces, position: int, limit: int) -> int | None:
         match = header.search(piece) if b"\x02" in piece else None
         while match is not None:
             candidate = position + match.start()
-            if isinstance(_check_in_file(bytes_of, candidate), BatchHeader):
+            found = _check_in_file(bytes_of, candidate)
+            if isinstance(found, BatchHeader) and found.base_offset >= offset_min:
                 return candidate
             match = header.search(piece, match.start() + 1)
         if len(piece) < _PATTERN_BYTES:
