@@ -17,6 +17,7 @@ from penstock.groups import (
     SpreadCoordinator,
     SyncRequest,
 )
+from penstock.groups.records import TOPICS
 from penstock.groups.slots import COORDINATORS, SLOTS, owner_of, slot_of
 from penstock.metadata.base import BaseStore
 from penstock.metadata.errors import LeaseLost, StoreUnavailable
@@ -44,6 +45,8 @@ class Link(BaseStore):
         self._store = store
         self.hears = open_gate()  # else events of watches are held back
         self.reads = open_gate()  # else reads of many keys wait
+        self.topics_found = open_gate()  # else what a read of all topics has found is held back
+        self.has_found_topics = False
         self.sends = open_gate()  # else writes of groups and offsets wait before they are sent
         self.loses_answers = False  # commits are applied, yet nobody knows
         self.delays = False  # commits are given up, and applied by `arrive`
@@ -57,7 +60,11 @@ class Link(BaseStore):
     async def get_prefix(self, prefix: str) -> Snapshot:
         self.prefixes_read.append(prefix)
         await self.reads.wait()
-        return await self._store.get_prefix(prefix)
+        found = await self._store.get_prefix(prefix)
+        if prefix == TOPICS:
+            self.has_found_topics = True
+            await self.topics_found.wait()
+        return found
 
     async def commit(self, transaction: Transaction) -> CommitResult:
         self.commits += 1
@@ -172,7 +179,8 @@ class Brokers:
 
     async def close(self) -> None:
         for node in self._started:
-            for gate in (node.link.hears, node.link.reads, node.link.sends):
+            link = node.link
+            for gate in (link.hears, link.reads, link.topics_found, link.sends):
                 gate.set()
             await node.groups.stop()
         await self.store.close()

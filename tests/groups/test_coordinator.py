@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -68,6 +68,32 @@ class TestMembers:
         running.advance(0.1)
         assert heartbeat(running, member) is ErrorCode.unknown_member_id
         assert states(running) == {"g": "Empty"}
+
+    async def test_that_get_a_new_session_in_the_nick_of_time_keep_it(
+        self, any_coordination: Coordination
+    ) -> None:
+        """Their old one ends before the clock is looked at, but after the rebalance that renews it."""
+        running = any_coordination
+        timeouts: dict[str, Any] = {"session_ms": 10_000, "rebalance_ms": 10_000}
+        staying = await running.stable(**timeouts)
+        coming = running.asks_to_join("g", **timeouts)
+        await turns()
+        running.advance(0.05)
+        assert heartbeat(running, staying) is ErrorCode.rebalance_in_progress
+        again = running.asks_to_join("g", staying.member_id, **timeouts)
+        staying, gone = await again, await coming
+        third = running.asks_to_join("g", **timeouts)
+        await turns()
+        running.advance(0.05)
+        assert heartbeat(running, staying) is ErrorCode.rebalance_in_progress
+        again = running.asks_to_join("g", staying.member_id, **timeouts)
+        await turns()
+        running.advance(10)
+        staying, coming_too = await again, await third
+        assert [one.error_code for one in (staying, coming_too)] == [ErrorCode.none] * 2
+        assert heartbeat(running, gone) is ErrorCode.unknown_member_id
+        synced = await running.asks_to_sync("g", staying, {staying.member_id: b"all"})
+        assert (synced.error_code, synced.assignment) == (ErrorCode.none, b"all")
 
     async def test_expire_by_a_timer_of_the_event_loop(self) -> None:
         """With a clock that stands, a session of no length is over at the next turn of the loop."""

@@ -463,6 +463,27 @@ class TestATopicThatIsDeleted:
         assert brokers.offset("renewed", "u") is None
         assert (await brokers.store.get_prefix("offsets/")).entries == ()
 
+    async def test_while_somebody_loads_the_groups_is_noticed_too(self, brokers: Brokers) -> None:
+        """What it has read of the store by then knows only of the topic as it was."""
+        await brokers.start(1)
+        await brokers.commit(5, "g", "t")
+        await brokers.commit(6, "g", "u")
+        left = brokers.gone(1)
+        await left.groups.leave()
+        node = brokers.nodes[2] = await brokers.prepare(2)
+        await node.register()
+        brokers.tell()
+        node.link.topics_found.clear()
+        await until(lambda: node.link.has_found_topics)
+        await self.delete(brokers, "t")
+        await self.tell(brokers, "t")
+        await brokers.store.put("topics/t", b"again")
+        node.link.topics_found.set()
+        await brokers.settled()
+        await until(lambda: brokers.offset("g", "t") is None)
+        assert brokers.offset("g", "u") == 6
+        assert await stored(brokers, "g", "t") is None
+
 
 class TestTheWatch:
     async def test_goes_on_when_its_history_is_gone(self) -> None:

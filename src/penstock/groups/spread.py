@@ -108,6 +108,8 @@ class SpreadCoordinator:
         # The revision of the last claim that we wrote under, by slot. A write may have been lost there,
         # so nobody reads and goes on under the same.
         self._used: dict[int, int] = {}
+        # Topics deleted since the store was last read for slots: what was read may still have them.
+        self._deleted_while_loading: list[str] = []
         self._changed = asyncio.Event()
         self._work = asyncio.Lock()  # one at a time changes claims
         slots = [slot_key(slot) for slot in range(SLOTS)]
@@ -208,6 +210,7 @@ class SpreadCoordinator:
         It may be there again already: what was committed for the new one stays. Returns when it is done,
         however long that takes; a slot that is loaded, or taken, meanwhile does it by itself.
         """
+        self._deleted_while_loading.append(name)
         loaded = [held for held in self._held.values() if held.coordinator.is_loaded]
         await asyncio.gather(*[self._forget_topic(held, name) for held in loaded])
 
@@ -327,6 +330,7 @@ class SpreadCoordinator:
         waiting = [held for held in self._held.values() if not held.coordinator.is_loaded]
         if not waiting:
             return None
+        self._deleted_while_loading = []
         try:
             shares = await self._read({held.slot for held in waiting})
         except StoreError as error:
@@ -344,6 +348,8 @@ class SpreadCoordinator:
                 if self._held.get(held.slot) is held:
                     self._drop(held.slot)
                 continue
+            for name in tuple(self._deleted_while_loading):
+                await self._forget_topic(held, name)
             if self._held.get(held.slot) is held:
                 await held.coordinator.start()
             await asyncio.sleep(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -43,12 +43,21 @@ class Deadlines(Generic[KeyT]):
         self._deadlines.pop(key, None)
 
     def next_wake(self) -> float | None:
-        """When to call `pop_due` next; None: never."""
+        """When to look for the due next; None: never."""
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now: float) -> list[KeyT]:
-        """Remove and return the keys whose deadline is `now` or earlier, earliest first."""
-        due: list[tuple[float, int, KeyT]] = []
+    def pop_due(self, now: float) -> Iterator[KeyT]:
+        """Remove and yield the keys whose deadline is `now` or earlier, one at a time, earliest first.
+
+        Whoever gets one may move or cancel the others. No more come than there are at the beginning.
+        """
+        for _ in range(len(self._deadlines)):
+            key = self._next_due(now)
+            if key is None:
+                return
+            yield key
+
+    def _next_due(self, now: float) -> KeyT | None:
         while self._heap and self._heap[0][0] <= now:
             time, _, key = heapq.heappop(self._heap)
             if self._armed.get(key) != time:
@@ -57,12 +66,11 @@ class Deadlines(Generic[KeyT]):
             deadline = self._deadlines.get(key)
             if deadline is None:
                 continue
-            if deadline <= now:
+            if deadline <= time:
                 del self._deadlines[key]
-                due.append((deadline, len(due), key))
-            else:
-                self._push(key, deadline)
-        return [key for _, _, key in sorted(due)]
+                return key
+            self._push(key, deadline)
+        return None
 
     def _push(self, key: KeyT, time: float) -> None:
         self._armed[key] = time
