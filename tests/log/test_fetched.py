@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +143,27 @@ class TestTheSameLog:
         log = disk.restart_after_kill()
         assert log.log_start_offset == 13
         assert offsets(log) == list(range(13, 20))
+
+
+    def test_such_a_log_is_out_of_service_if_the_disk_refuses_to_begin_it(
+        self, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Half begun, it would put records into the wrong file."""
+        disk.log.track_high_watermark(0)
+        disk.log.restart_at(13)
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("penstock.log.cutting.save", full)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="No space"):
+                disk.log.append_fetched(placed(batch(5), 10, 4))
+        monkeypatch.undo()
+        log = disk.restart_after_kill()
+        log.track_high_watermark(0)
+        log.restart_at(13)
+        assert log.append_fetched(placed(batch(5), 10, 4)) == 15
 
 
 class TestRefusing:

@@ -64,12 +64,15 @@ class CuttableLog(DurableLog):
         except OSError as error:
             raise self.fail(f"cannot cut {self.directory}: {error.strerror}") from error
 
-    def restart_at(self, offset: int) -> CutPlan | None:
-        """Drop all records: the log begins and ends at `offset`. As `truncate`."""
+    def restart_at(self, offset: int, *, base_offset: int | None = None) -> CutPlan | None:
+        """Drop all records: the log begins and ends at `offset`. As `truncate`.
+
+        With a `base_offset` below that, the batch that holds `offset` comes next, and begins there.
+        """
         if self.failure is not None:
             raise self.failure_again()
         try:
-            return self._start_over(offset)
+            return self._start_over(offset, base_offset=base_offset)
         except OSError as error:
             raise self.fail(f"cannot cut {self.directory}: {error.strerror}") from error
 

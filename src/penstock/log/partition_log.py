@@ -194,7 +194,7 @@ class PartitionLog(CuttableLog):
             raise StorageError(f"cannot write to {self.directory}: {error.strerror}") from error
         finally:
             if self.log_end_offset < self.log_start_offset:  # it was not written
-                self._start_over(self.log_start_offset)
+                self.restart_at(self.log_start_offset)
             if position:
                 self._dirty[self] = None
                 self._tell_of_growth(position)
@@ -207,7 +207,7 @@ class PartitionLog(CuttableLog):
             header = read_header(records)
             if header.base_offset < offset <= header.last_offset:
                 check_fetched(records, 0, header.base_offset, NO_EPOCH)
-                self._start_over(offset, base_offset=header.base_offset)
+                self.restart_at(offset, base_offset=header.base_offset)
                 self._make_writable()
 
     def _append_run(self, records: memoryview) -> int:
