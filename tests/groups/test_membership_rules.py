@@ -291,6 +291,34 @@ class TestAStaticMember:
         machine.finish_store()
         assert back.error is ErrorCode.none
 
+    def test_has_a_session_from_then_on_however_long_it_took(self, machine: Machine) -> None:
+        (a, _) = machine.stable(1, instances=["i"], session_s=10)
+        machine.holds_stores = True
+        back = machine.join(instance="i", session_s=10)
+        for _ in range(2):
+            machine.wait(9)
+            machine.heartbeat(a)
+        machine.finish_store()
+        assert back.error is ErrorCode.none
+        machine.wait(9)
+        machine.heartbeat(a)
+        assert machine.heartbeat(back.member_id, instance="i") is ErrorCode.none
+        for _ in range(2):
+            machine.wait(9)
+            machine.heartbeat(a)
+        assert machine.heartbeat(back.member_id, instance="i") is ErrorCode.unknown_member_id
+
+    def test_expires_if_it_is_gone_when_its_new_id_is_durable(self, machine: Machine) -> None:
+        (a, _) = machine.stable(1, instances=["i"], session_s=10)
+        machine.holds_stores = True
+        machine.join(instance="i", session_s=10)
+        for _ in range(2):
+            machine.wait(9)
+            machine.heartbeat(a)
+        machine.finish_store()
+        machine.wait(10)
+        assert machine.group.members.static_member_id("i") is None
+
     def test_keeps_its_old_id_if_the_new_one_cannot_be_stored(self, machine: Machine) -> None:
         (a, s) = machine.stable(1, instances=["i"], session_s=10)
         machine.holds_stores = True

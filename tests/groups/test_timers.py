@@ -31,6 +31,14 @@ def test_a_deadline_can_move_both_ways_and_be_cancelled() -> None:
     assert list(deadlines.pop_due(5.0)) == ["later"]
 
 
+def test_nobody_is_woken_for_what_was_cancelled_twice() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    deadlines.set("a", 1.0)
+    deadlines.cancel("a")
+    assert list(deadlines.pop_due(1.0)) == []
+    assert deadlines.next_wake() is None
+
+
 def test_what_the_first_of_the_due_moves_or_cancels_is_not_due() -> None:
     deadlines: Deadlines[str] = Deadlines()
     for key in ("first", "moved", "cancelled", "last"):

@@ -144,7 +144,6 @@ class TestTheSameLog:
         assert log.log_start_offset == 13
         assert offsets(log) == list(range(13, 20))
 
-
     def test_such_a_log_is_out_of_service_if_the_disk_refuses_to_begin_it(
         self, disk: Disk, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -228,6 +228,7 @@ class Rebalance:
             return  # a rebalance began: its end answers the member
         if error is ErrorCode.none:
             self._answer_join(new_id, purpose.result)
+            self._renew_session(self.members[new_id], now)
             return
         self._answer_join(new_id, JoinResult(error_code=error, member_id=NO_MEMBER))
         self._effects.append(CancelTimer(TimerKey(TimerKind.SESSION, new_id)))

@@ -51,13 +51,15 @@ class Deadlines(Generic[KeyT]):
 
         Whoever gets one may move or cancel the others. No more come than there are at the beginning.
         """
-        for _ in range(len(self._deadlines)):
-            key = self._next_due(now)
-            if key is None:
-                return
+        left = len(self._deadlines)
+        while (key := self._next_due(now)) is not None:
             yield key
+            left -= 1
+            if left <= 0:
+                return
 
     def _next_due(self, now: float) -> KeyT | None:
+        """The first that is due. What is found to lead nowhere on the way there is dropped."""
         while self._heap and self._heap[0][0] <= now:
             time, _, key = heapq.heappop(self._heap)
             if self._armed.get(key) != time:
