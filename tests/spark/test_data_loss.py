@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Iterator
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +17,21 @@ from confluent_kafka import TopicPartition as Where
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock.cli.adminapi import AdminClient, NewPartitions
+from penstock.client.cluster import Cluster
+from penstock.log.scan import scan
+from penstock.model import TopicPartition
+from penstock.spark.batch import PenstockReader
+from penstock.spark.connecting import ClusterSettings
 from penstock.spark.errors import DataLossError
+from penstock.spark.offsets import Ago
 from penstock.spark.options import Options
+from penstock.spark.progress import Progress
 from penstock.spark.reading import Split
 from penstock.spark.schema import read_schema
 from penstock.spark.stream import PenstockStreamReader
+from penstock.spark.subscription import Resolver
 from penstock.testing import ThreadBroker
+from penstock.testing import broker as broker_of_its_own
 from tests.spark.harness import Topic, wait_until
 
 ALL = ReadAllAvailable()
@@ -33,9 +47,10 @@ class Query:
 
     def __init__(self, topic: Topic, **options: str) -> None:
         given = {"kafka.bootstrap.servers": topic.broker.bootstrap, "subscribe": topic.name}
-        given |= {"startingOffsets": "earliest", "retryTimeout": "2s"}
+        given |= {"startingOffsets": "earliest", "retryTimeout": "2s", **options}
+        given = {name: text for name, text in given.items() if text}
         self.reader = PenstockStreamReader(
-            Options({**given, **options}, "stream"), read_schema(headers=False), "loss"
+            Options(given, "stream"), read_schema(headers=False), "loss"
         )
         self.at: dict[str, Any] = {}
 
@@ -172,6 +187,179 @@ def test_a_topic_made_anew_is_read_from_its_start(
     assert "offsets 8 to 10 (exclusive) are gone" in warning
 
 
+def make_anew(topic: Topic, *values: str) -> None:
+    delete_topic(topic)
+    topic.broker.create_topic(topic.name, partitions=2)
+    topic.write(values)
+
+
+def test_even_if_it_has_grown_beyond_the_old_one(topic: Topic) -> None:
+    topic.write(range(2))
+    query = Query(topic).begin()
+    query.batch()
+    make_anew(topic, "a", "b", "c")
+    assert query.batch() == ["a", "b", "c"]
+    assert query.batch() == []
+
+
+def test_or_to_the_very_same_size(topic: Topic) -> None:
+    topic.write(range(2))
+    query = Query(topic).begin()
+    query.batch()
+    make_anew(topic, "a", "b")
+    assert query.batch() == ["a", "b"]
+    assert query.batch() == []
+
+
+@pytest.mark.parametrize("new", [("a",), ("a", "b", "c")])
+def test_even_if_that_happened_while_the_query_did_not_run(
+    topic: Topic, new: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody can tell what was left of the old one then: that is a gap without an end."""
+    topic.write(range(2))
+    before = Query(topic).begin()
+    before.batch()
+    make_anew(topic, *new)
+    after = Query(topic, failOnDataLoss="false")
+    after.at = before.at
+    assert after.batch() == list(new)
+    assert len(warnings(caplog)) == 2  # there are two partitions
+    strict = Query(topic)
+    strict.at = before.at
+    with pytest.raises(DataLossError, match=r"offsets 2 on are gone: the topic was deleted and ma"):
+        strict.batch()
+
+
+def test_a_batch_of_a_topic_made_anew_can_be_repeated(topic: Topic) -> None:
+    topic.write(range(2))
+    query = Query(topic).begin()
+    query.batch()
+    make_anew(topic, "a")
+    end = through_json(query.reader.latestOffset(query.at, ALL))
+    again = Query(topic)
+    (one,) = again.reader.partitions(query.at, end)
+    assert list(again.values(one)) == ["a"]
+
+
+def test_a_batch_whose_topic_was_made_anew_meanwhile_reads_nothing_of_the_new_one(
+    topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.write(range(5))
+    query = Query(topic, failOnDataLoss="false").begin()
+    end = through_json(query.reader.latestOffset(query.at, ALL))
+    make_anew(topic, *"abcdefg")
+    assert query.reader.partitions(query.at, end) == []
+    (warning,) = warnings(caplog)
+    assert "offsets 0 to 5 (exclusive) are gone: the topic was deleted and made anew" in warning
+    query.at = end
+    assert query.batch() == list("abcdefg")
+
+
+class TestALogThatWasCutBack:
+    """As by a power cut, where records were acknowledged before they were on disk."""
+
+    @pytest.fixture
+    def cut(self) -> Iterator[Topic]:
+        with broker_of_its_own() as running:
+            yield Topic(running, running.create_topic(partitions=1))
+
+    def cut_back(self, topic: Topic) -> None:
+        """Take the last batch off the log."""
+        topic.broker.stop()
+        directory = Path(topic.broker.data_dir) / topic.name / "0"
+        (directory / "checkpoint").unlink()
+        path = directory / f"{0:020d}.log"
+        *_, last = [one.position for one in scan(str(path))]
+        os.truncate(path, last)
+        topic.broker.start()
+
+    def test_fails_the_query(self, cut: Topic) -> None:
+        for values in (range(9), range(1)):
+            cut.write(values)
+        query = Query(cut).begin()
+        assert len(query.batch()) == 10
+        self.cut_back(cut)
+        with pytest.raises(
+            DataLossError, match=r"offsets 9 to 10 \(exclusive\) are gone: the log e"
+        ):
+            query.batch()
+
+    def test_or_is_gone_on_with_at_its_end(
+        self, cut: Topic, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nothing is read again that was read before."""
+        for values in (range(9), range(1)):
+            cut.write(values)
+        query = Query(cut, failOnDataLoss="false").begin()
+        query.batch()
+        self.cut_back(cut)
+        assert query.batch() == []
+        cut.write(["new"])
+        assert query.batch() == ["new"]
+        (warning,) = warnings(caplog)
+        assert "offsets 9 to 10 (exclusive) are gone" in warning
+
+
+class Meddled(Cluster):
+    """Somebody does something between the first look at offsets and the next."""
+
+    def __init__(self, bootstrap: str, meddle: Callable[[], None]) -> None:
+        super().__init__(bootstrap, retry_timeout_ms=2_000)
+        self._meddle: Callable[[], None] | None = meddle
+
+    def offsets(self, *given: Any, **more: Any) -> Any:
+        found = super().offsets(*given, **more)
+        meddle, self._meddle = self._meddle, None
+        if meddle is not None:
+            meddle()
+        return found
+
+
+@pytest.mark.parametrize("of", ["stream", "batch"])
+def test_earliest_is_no_loss_whatever_retention_does_meanwhile(
+    topic: Topic, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.write(range(10))
+    meddled = Meddled(topic.broker.bootstrap, lambda: delete_before(topic, 4))
+    monkeypatch.setattr(ClusterSettings, "connect", lambda _: meddled)
+    if of == "stream":
+        query = Query(topic).begin()
+        assert query.batch() == [str(n) for n in range(4, 10)]
+    else:
+        given = {"kafka.bootstrap.servers": topic.broker.bootstrap, "subscribe": topic.name}
+        reader = PenstockReader(Options(given, "batch"), read_schema(headers=False))
+        (one,) = reader.partitions()
+        assert isinstance(one, Split)
+        assert one.range is not None
+        assert (one.range.start, one.range.end) == (4, 10)
+
+
+def test_a_topic_of_a_pattern_that_vanishes_while_we_look_does_not_end_the_query(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Topic(topic.broker, topic.broker.create_topic(f"{topic}-other"))
+    for one in (topic, other):
+        one.write(["x"])
+    query = Query(
+        topic, subscribe="", subscribePattern=f"{topic}.*", failOnDataLoss="false"
+    ).begin()
+    meddled = Meddled(topic.broker.bootstrap, lambda: delete_topic(other))
+    monkeypatch.setattr(ClusterSettings, "connect", lambda _: meddled)
+    query.reader.stop()
+    query.reader._connected = None
+    assert query.batch() == ["x"]
+
+
+def test_a_record_that_comes_while_a_time_is_looked_up_is_not_skipped(topic: Topic) -> None:
+    """Before, no record was late enough."""
+    topic.write(range(5), timestamp=1_000)
+    now_ms = int(time.time() * 1000)
+    meddled = Meddled(topic.broker.bootstrap, lambda: topic.write(["new"], timestamp=now_ms))
+    partition = TopicPartition(topic.name, 0)
+    found = Resolver(meddled, committed=False).resolve(Ago(60_000), [partition], "starting")
+    assert found[partition] <= 5
+
+
 def test_a_new_partition_is_no_loss_and_read_from_its_start(
     topic: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -226,11 +414,69 @@ def test_the_first_batch_is_repeated_from_where_the_query_began(topic: Topic) ->
     assert again.batch() == ["8", "9"]
 
 
+def test_even_if_it_was_empty(topic: Topic) -> None:
+    """Spark writes an empty first batch down, too: of a join, say, whose other side has records."""
+    topic.write(range(5))
+    first = Query(topic, startingOffsets="latest").begin()
+    end = through_json(first.reader.latestOffset(first.at, ALL))
+    topic.write(range(5, 8))
+    again = Query(topic, startingOffsets="latest").begin()
+    assert again.reader.partitions(again.at, end) == []
+    again.at = end
+    assert again.batch() == ["5", "6", "7"]
+
+
+def test_an_available_now_query_that_starts_at_the_end_of_a_growing_topic_reads_nothing_old(
+    topic: Topic,
+) -> None:
+    topic.write(range(5))
+    query = Query(topic, startingOffsets="latest")
+    query.reader.prepareForTriggerAvailableNow()  # Spark asks for this first
+    topic.write(range(5, 8))
+    query.begin()
+    assert query.batch() == []
+    assert query.at[topic.name]["0"] == 8
+
+
 def test_nothing_new_is_the_same_offset_to_the_letter(topic: Topic) -> None:
     topic.write(range(5))
     query = Query(topic).begin()
     query.batch()
     assert query.reader.latestOffset(query.at, ALL) is query.at
+
+
+def test_progress_that_cannot_be_shown_holds_up_a_batch_a_minute_at_most(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now_s = 0.0
+    with socket.create_server(("127.0.0.1", 0)) as server:  # which never answers
+        server.settimeout(0.1)
+        where = ClusterSettings(
+            bootstrap=f"127.0.0.1:{server.getsockname()[1]}",
+            client_id="c",
+            request_timeout_ms=50,
+            retry_timeout_ms=50,
+        )
+        progress = Progress("g", where, lambda: now_s)
+
+        def is_tried(offset: int) -> bool:
+            progress.commit({TopicPartition("t", 0): offset})
+            connections = 0
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    server.accept()[0].close()
+                    connections += 1
+            return connections > 0
+
+        assert is_tried(1)
+        assert not is_tried(2)
+        now_s = 59.0
+        assert not is_tried(3)
+        now_s = 61.0
+        assert is_tried(4)
+        progress.close()
+    (warning,) = warnings(caplog)
+    assert "the progress of group g is not shown" in warning
 
 
 def test_two_queries_in_one_group_are_told(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:

@@ -208,9 +208,9 @@ def test_offsets_are_json_that_the_kafka_connector_reads_too() -> None:
 
 def test_the_first_batch_says_where_the_query_began() -> None:
     end, begin = {TopicPartition("a", 0): 9}, {TopicPartition("a", 0): 4}
-    assert from_json(to_json(end, begin)) == end
-    assert initial_of(to_json(end, begin)) == begin
-    assert initial_of(to_json(end, {})) == {}
+    assert from_json(to_json(end, initial=begin)) == end
+    assert initial_of(to_json(end, initial=begin)) == begin
+    assert initial_of(to_json(end, initial={})) == {}
 
 
 def test_a_group_is_named_so_that_a_person_knows_the_query() -> None:

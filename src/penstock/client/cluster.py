@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -79,6 +80,11 @@ class Cluster:
             info = found.get(topic)
             counts[topic] = None if info is None else len(info.leaders)
         return counts
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, uuid.UUID]:
+        """The ids of topics as last heard of, without asking. Those that are not known are missing."""
+        known = ((topic, self.topology.topic_id(topic)) for topic in topics)
+        return {topic: found for topic, found in known if found is not None}
 
     def sizes(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Bytes on the leader's disk. A partition that no broker can tell about is missing."""

@@ -88,6 +88,11 @@ class Topology:
                     raise
                 retry.pause(error)
 
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        """As last heard of; None: not known, or the broker is too old to tell."""
+        info = self._topics.get(name)
+        return None if info is None else info.id
+
     def leader(self, partition: TopicPartition, *, fresh: bool = False) -> Leader:
         """Who leads it; asks once if that is not known, or always if `fresh`."""
         return self.leaders([partition], fresh=fresh)[partition]

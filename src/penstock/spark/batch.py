@@ -18,7 +18,7 @@ from penstock.spark.options import Options
 from penstock.spark.planning import Range, Sizes, SplitRules, split
 from penstock.spark.reading import ReadSettings, Split, read_split
 from penstock.spark.schema import check_read_schema
-from penstock.spark.subscription import Resolver, Subscription
+from penstock.spark.subscription import Resolver, Subscription, named_in
 from penstock.spark.worker import Travels
 
 if TYPE_CHECKING:
@@ -71,13 +71,14 @@ class PenstockReader(Travels, DataSourceReader):
         return ranges
 
     def _checked(self, one: Range, earliest: Offsets, latest: Offsets) -> Range:
-        """The part of a range that is in the log; what is not is data loss."""
+        """The part of a range that is in the log; what is not is data loss, if its offset was named."""
         first, last = earliest[one.partition], latest[one.partition]
         fail = self._settings.fail_on_data_loss
         start, end = one.start, one.end
         if start < min(first, end):
-            lost = Gap(one.partition, start, min(first, end), f"the log begins at {first}")
-            report(lost, fail=fail)
+            if one.partition in named_in(self._start):
+                lost = Gap(one.partition, start, min(first, end), f"the log begins at {first}")
+                report(lost, fail=fail)
             start = min(first, end)
         if end > last and end > start:
             report(Gap(one.partition, max(start, last), end, f"the log ends at {last}"), fail=fail)

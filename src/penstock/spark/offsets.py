@@ -6,8 +6,10 @@ In a checkpoint, offsets are JSON that a person can read, the same as the Kafka 
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -193,20 +195,32 @@ def _json(text: str, wrong: OptionError) -> Any:
         raise wrong from None
 
 
-# In the checkpoint. The first batch's end also says where the query began: Spark does not keep that, and
-# asks again if the first batch must be repeated, when `latest` or `-10 minutes` would be somewhere else.
-# No topic can have this name.
+# What else is in the checkpoint, under names that no topic can have.
+#
+# `"@id:orders:vDiRhkpVQgmtSLnsAZx7lA":{}`: the id of a topic, as Kafka's tools show it, by which one that
+# was deleted and made anew is told from the old one. The connector reads it as a topic without partitions.
+#
+# `"@initial":{…}`: where a batch begins if not where the one before ended. The first one has it: Spark
+# does not keep that, and asks again if the batch must be repeated, when `latest` or `-10 minutes` would be
+# somewhere else. One that begins to read a topic which was made anew has it, too.
+_ID: Final = "@id:"
 _INITIAL: Final = "@initial"
 
 
 def to_json(
-    offsets: Mapping[TopicPartition, int], initial: Offsets | None = None
+    offsets: Mapping[TopicPartition, int],
+    *,
+    ids: Mapping[str, uuid.UUID] | None = None,
+    initial: Offsets | None = None,
 ) -> dict[str, Any]:
     """Offsets as the nested table that Spark writes to the checkpoint, in order of topic and partition."""
     table: dict[str, Any] = {}
     for topic, partition in sorted(offsets):
         numbers = table.setdefault(topic, {})
         numbers[str(partition)] = offsets[TopicPartition(topic, partition)]
+    for topic in sorted(table.keys() & (ids or {}).keys()):
+        assert ids is not None
+        table[f"{_ID}{topic}:{_shown(ids[topic])}"] = {}
     if initial is not None:
         table[_INITIAL] = to_json(initial)
     return table
@@ -217,12 +231,26 @@ def from_json(table: Mapping[str, Any]) -> Offsets:
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, numbers in table.items()
-        if topic != _INITIAL
+        if not topic.startswith("@")
         for partition, offset in numbers.items()
     }
 
 
 def initial_of(table: Mapping[str, Any]) -> Offsets | None:
-    """Where the query began, if these are the offsets at the end of its first batch."""
+    """Where the batch that ends at these offsets begins, if that is noted."""
     initial = table.get(_INITIAL)
     return None if initial is None else from_json(initial)
+
+
+def ids_of(table: Mapping[str, Any]) -> dict[str, uuid.UUID]:
+    """The ids of the topics that these are offsets of, as far as they are noted."""
+    noted = (name.removeprefix(_ID).split(":") for name in table if name.startswith(_ID))
+    return {topic: _from_shown(shown) for topic, shown in noted}
+
+
+def _shown(topic_id: uuid.UUID) -> str:
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def _from_shown(text: str) -> uuid.UUID:
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +26,7 @@ log: Final = logging.getLogger("penstock.spark")
 
 _NAME_LENGTH_MAX: Final = 120
 _PATIENCE_MS: Final = 5_000  # a batch should not wait for long because its progress is not shown
+_PAUSE_S: Final = 60.0  # nor should every batch, if it is not to be shown for long
 
 
 def group_name(options: Options, subscription: Subscription, app_name: str) -> str:
@@ -41,12 +44,19 @@ def group_name(options: Options, subscription: Subscription, app_name: str) -> s
 class Progress:
     """Commits what is done. A failure costs a warning and never the query."""
 
-    def __init__(self, group: str, where: ClusterSettings) -> None:
+    def __init__(
+        self, group: str, where: ClusterSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.group = group
-        self._where = replace(where, retry_timeout_ms=min(where.retry_timeout_ms, _PATIENCE_MS))
+        self._where = replace(
+            where,
+            request_timeout_ms=min(where.request_timeout_ms, _PATIENCE_MS),
+            retry_timeout_ms=min(where.retry_timeout_ms, _PATIENCE_MS),
+        )
+        self._clock = clock
         self._connected: Cluster | None = None
         self._committed: Offsets = {}
-        self._has_failed = False
+        self._failed_at: float | None = None  # None: the last one was stored
         self._is_shared = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,6 +66,8 @@ class Progress:
         """All before these offsets is done. Nothing happens if that was said before."""
         if not offsets or offsets == self._committed:
             return
+        if self._failed_at is not None and self._clock() < self._failed_at + _PAUSE_S:
+            return
         if self._connected is None:
             self._connected = self._where.connect()
         cluster = self._connected
@@ -63,11 +75,11 @@ class Progress:
             self._warn_if_shared(cluster)
             cluster.commit_offsets(self.group, offsets)
         except ClientError as error:
-            if not self._has_failed:
+            if self._failed_at is None:
                 log.warning("the progress of group %s is not shown: %s", self.group, error)
-            self._has_failed = True
+            self._failed_at = self._clock()
         else:
-            self._has_failed = False
+            self._failed_at = None
             self._committed = dict(offsets)
 
     def close(self) -> None:

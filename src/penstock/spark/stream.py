@@ -9,25 +9,33 @@ its arguments and what the brokers say.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.client.errors import UnknownTopic
 from penstock.model import TopicPartition
 from penstock.spark.admission import Admission
 from penstock.spark.connecting import ClusterSettings
+from penstock.spark.looking import Logs, look
 from penstock.spark.loss import Gap, GapReports
-from penstock.spark.offsets import Offsets, from_json, initial_of, starting_position, to_json
+from penstock.spark.offsets import (
+    Offsets,
+    from_json,
+    ids_of,
+    initial_of,
+    starting_position,
+    to_json,
+)
 from penstock.spark.options import Options
 from penstock.spark.planning import Range, Sizes, SplitRules, split
 from penstock.spark.progress import Progress, group_name
 from penstock.spark.reading import ReadSettings, Split, read_split
 from penstock.spark.schema import check_read_schema
-from penstock.spark.subscription import Resolver, Subscription
+from penstock.spark.subscription import Resolver, Subscription, named_in
 from penstock.spark.worker import Travels
 
 if TYPE_CHECKING:
@@ -56,9 +64,8 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
             self._progress = Progress(name, self._where)
         self._gaps = GapReports(fail=self._settings.fail_on_data_loss)
         self._sizes = Sizes()
-        self._initial: Offsets | None = (
-            None  # where the query began, until its first batch is planned
-        )
+        # Where the query began, until its first batch is planned.
+        self._initial: Offsets | None = None
         self._seen: Offsets = {}  # the ends of logs when last looked at
         self._target: Offsets | None = None  # where an AvailableNow query ends
         self._connected: Cluster | None = None
@@ -79,18 +86,30 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
             self._cluster, committed=self._settings.committed, on_no_match=self._on_no_match
         )
 
+    def _look(self, expected: Offsets) -> Logs:
+        return look(self._cluster, self._subscription, self._resolver, expected)
+
     # Where a batch begins and ends
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         partitions = self._subscription.existing_partitions(self._cluster)
         offsets = self._resolver.resolve(self._position, partitions, "starting")
         self._initial = self._within_logs(offsets)
-        return to_json(self._initial)
+        if self._target is not None:  # Spark asks for that first: a topic may have grown since
+            self._target |= {
+                one: max(at, self._target.get(one, at)) for one, at in self._initial.items()
+            }
+        ids = self._cluster.topic_ids({one.topic for one in partitions})
+        return to_json(self._initial, ids=ids, initial=self._initial)
 
     def _within_logs(self, offsets: Offsets) -> Offsets:
-        """The same, moved to the nearest end of the log where it has no such offset: that is data loss."""
+        """The same, moved to the nearest end of the log where it has no such offset.
+
+        That is data loss where the user named the offset. `earliest` was right when it was asked for.
+        """
         earliest, latest = self._resolver.earliest(offsets), self._resolver.latest(offsets)
-        for one, offset in offsets.items():
+        for one in named_in(self._position):
+            offset = offsets[one]
             if offset < earliest[one]:
                 reason = f"the log begins at {earliest[one]}"
                 self._gaps.report(Gap(one, offset, earliest[one], reason))
@@ -103,7 +122,7 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
         return self._admission.default_limit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = self._ends()
+        self._target = dict(self._look({}).ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return to_json(self._seen) or None
@@ -112,73 +131,71 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """How far the next batch goes. The same as `start`, to the letter, if there is none."""
-        begin = from_json(start)
-        ends = self._ends() if self._target is None else self._targets()
+        before = from_json(start)
+        logs = self._look(before)
+        anew = _made_anew(ids_of(start), logs)
+        self._report_deleted(before, logs)
+        self._report_anew(before, anew)
+        begin = {**before, **{one: logs.first[one] for one in before if one in anew}}
         # Spark runs one batch at a time, so all before the start of the next one is done. It calls
         # `commit` later than this: not before there is more to read.
-        self._commit({one: at for one, at in begin.items() if one in ends})
-        self._report_deleted(begin, ends)
-        self._report_remade(begin, ends)
-        first = self._resolver.earliest(ends)
-        starts = {one: self._start_of(one, begin, ends[one], first[one]) for one in ends}
+        self._commit({one: at for one, at in begin.items() if one in logs.ends})
+        self._report_cut_back(begin, logs)
         if self._gaps.fail:  # before the batch is written down, where it would fail again and again
-            self._report_trimmed(begin, ends, first)
-        self._seen = dict(ends)
+            self._report_trimmed(begin, logs.ends, logs.first)
+        self._seen = dict(logs.ends)
+        ends = self._ends_of_batches(logs)
+        starts = {one: _start_of(begin.get(one), logs.first[one], ends[one]) for one in ends}
         wait = self._target is None
         end = self._admission.end_of_batch(starts, ends, limit, may_wait=wait)
-        if end is None or end == begin:
+        if end is None or (end == before and not anew):
             return start
         is_first = self._initial is not None and begin == self._initial
-        return to_json(end, self._initial if is_first else None)
+        return to_json(end, ids=logs.ids, initial=begin if anew or is_first else None)
 
-    def _ends(self) -> Offsets:
-        """The ends of all logs that are there now. A topic that vanishes while we look is not there."""
-        for _ in range(3):
-            partitions, _ = self._subscription.partitions(self._cluster)
-            try:
-                return self._resolver.latest(partitions)
-            except UnknownTopic:
-                continue
-        return self._resolver.latest(self._subscription.partitions(self._cluster)[0])
-
-    def _targets(self) -> Offsets:
-        """Where an AvailableNow query ends, in the partitions that are still there."""
-        assert self._target is not None
-        there, _ = self._subscription.partitions(self._cluster)
-        return {one: self._target[one] for one in there if one in self._target}
-
-    @staticmethod
-    def _start_of(one: TopicPartition, begin: Offsets, end: int, first: int) -> int:
-        """Where a batch reads on: where the last one ended, if that is still in the log.
-
-        A partition that is new is read from its first record, and so is one whose log ends before the
-        place where we were: it is another log by now.
-        """
-        at = begin.get(one)
-        return first if at is None or at > end else min(max(at, first), end)
+    def _ends_of_batches(self, logs: Logs) -> Offsets:
+        """Where the logs end for us: an AvailableNow query goes no further than they did at its start."""
+        if self._target is None:
+            return logs.ends
+        return {
+            one: min(self._target[one], end)
+            for one, end in logs.ends.items()
+            if one in self._target
+        }
 
     # What is lost
 
-    def _report_deleted(self, begin: Offsets, ends: Offsets) -> None:
-        for one in sorted(begin.keys() - ends.keys()):
-            seen = self._seen.get(one)
-            if seen is not None and seen <= begin[one]:
+    def _report_deleted(self, begin: Offsets, logs: Logs) -> None:
+        for one in sorted(begin.keys() - logs.ends.keys()):
+            if self._is_all_read(one, begin[one]):
                 log.info("%s was deleted; all that was seen of it has been read", one)
                 continue
+            seen = self._seen.get(one)
             self._gaps.report(Gap(one, begin[one], seen, "the topic or partition was deleted"))
 
-    def _report_remade(self, begin: Offsets, ends: Offsets) -> None:
-        """Logs that end before the place where we were: they are other logs by now."""
-        for one in sorted(begin.keys() & ends.keys()):
-            at = begin[one]
-            if at <= ends[one]:
-                continue
-            seen = self._seen.get(one)
-            if seen is not None and seen <= at:
+    def _report_anew(self, begin: Offsets, anew: Collection[TopicPartition]) -> None:
+        """What was left of topics that are others by now, under the same name."""
+        for one in sorted(begin.keys() & anew):
+            if self._is_all_read(one, begin[one]):
                 log.info("%s was made anew; all that was seen of it has been read", one)
                 continue
-            reason = f"the log ends at {ends[one]}: it was deleted and made anew, or cut back"
-            self._gaps.report(Gap(one, at, seen, reason))
+            reason = "the topic was deleted and made anew"
+            self._gaps.report(Gap(one, begin[one], self._seen.get(one), reason))
+
+    def _is_all_read(self, one: TopicPartition, at: int) -> bool:
+        seen = self._seen.get(one)
+        return seen is not None and seen <= at
+
+    def _report_cut_back(self, begin: Offsets, logs: Logs) -> None:
+        """Logs that end before the place where we are: what was there is lost, or there twice."""
+        for one in sorted(begin.keys() & logs.ends.keys()):
+            end = logs.ends[one]
+            if begin[one] > end:
+                reason = (
+                    f"the log ends at {end}: it was cut back, by a crash or an election of a replica that"
+                    " was not in sync; the query goes on at its end"
+                )
+                self._gaps.report(Gap(one, end, begin[one], reason))
 
     def _report_trimmed(self, begin: Offsets, ends: Offsets, first: Offsets) -> None:
         """Logs that begin behind the place where we were."""
@@ -203,27 +220,26 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
         initial = initial_of(end)
         begin = from_json(start) if initial is None else initial
         ends = from_json(end)
-        there, _ = self._subscription.partitions(self._cluster)
-        known = [one for one in ends if one in set(there)]
-        for one in sorted(ends.keys() - set(known)):
-            self._gaps.report(
-                Gap(one, begin.get(one, 0), ends[one], "the topic or partition was deleted")
-            )
-        first, last = self._resolver.earliest(known), self._resolver.latest(known)
-        planned = {one: ends[one] for one in known}
-        self._report_remade(begin, planned)
-        self._report_trimmed(begin, planned, first)
-        ranges = []
-        for one in known:
-            at = self._start_of(one, begin, ends[one], first[one])
-            to = ends[one]
-            if to > last[one]:
-                reason = f"the log ends at {last[one]}: it was deleted and made anew, or cut back"
-                self._gaps.report(Gap(one, max(at, last[one]), to, reason))
-                to = last[one]
-            ranges.append(Range(one, at, max(at, to)))
-        per_offset = self._sizes.bytes_per_offset(self._cluster, first, last)
+        logs = self._look(ends)
+        gone = {one: "the topic or partition was deleted" for one in ends if one not in logs.ends}
+        gone |= dict.fromkeys(_made_anew(ids_of(end), logs), "the topic was deleted and made anew")
+        for one in sorted(gone.keys() & ends.keys()):
+            if begin.get(one, 0) < ends[one]:
+                self._gaps.report(Gap(one, begin.get(one, 0), ends[one], gone[one]))
+        known = {one: at for one, at in ends.items() if one not in gone}
+        self._report_trimmed(begin, known, logs.first)
+        ranges = [self._range(one, begin.get(one), to, logs) for one, to in known.items()]
+        per_offset = self._sizes.bytes_per_offset(self._cluster, logs.first, logs.ends)
         return [Split(one) for one in split(ranges, per_offset, self._rules)]
+
+    def _range(self, one: TopicPartition, at: int | None, to: int, logs: Logs) -> Range:
+        """What a batch that was to end at `to` has to read of a partition."""
+        first, last = logs.first[one], logs.ends[one]
+        begin = _start_of(at, first, to)
+        if to > last:
+            reason = f"the log ends at {last}: it was cut back, by a crash or an unclean election"
+            self._gaps.report(Gap(one, max(begin, last), to, reason))
+        return Range(one, begin, max(begin, min(to, last)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
@@ -243,3 +259,17 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
             self._progress.close()
         if self._connected is not None:
             self._connected.close()
+
+
+def _made_anew(known: Mapping[str, uuid.UUID], logs: Logs) -> set[TopicPartition]:
+    """The partitions of topics that have another id than they had."""
+    topics = {name for name, now in logs.ids.items() if known.get(name, now) != now}
+    return {one for one in logs.ends if one.topic in topics}
+
+
+def _start_of(at: int | None, first: int, end: int) -> int:
+    """Where a batch up to `end` reads on: at its place, if that is still in the log.
+
+    A partition that is new is read from its first record; of a log that was cut back, only what comes.
+    """
+    return min(max(first if at is None else at, first), end)

@@ -111,6 +111,10 @@ class Resolver:
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return self._ask(dict.fromkeys(partitions, LATEST))
 
+    def uncommitted_latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The ends of logs, with the records of transactions that are still open."""
+        return self._ask(dict.fromkeys(partitions, LATEST), committed=False)
+
     def since(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> Offsets:
         """The first record that late in each partition, or its end."""
         wanted = dict.fromkeys(partitions, max(timestamp_ms, 0))
@@ -142,6 +146,9 @@ class Resolver:
                 return {one: max(latest[one] - count, earliest[one]) for one in partitions}
 
     def _first_since(self, wanted: Offsets, edge: str) -> Offsets:
+        ends = self.latest(
+            wanted
+        )  # before: a record that comes meanwhile is behind it, or is found
         found = self._cluster.offsets(wanted, committed=self._committed)
         unmatched = [one for one in wanted if found.get(one) is None]
         if unmatched and edge == "starting" and self._on_no_match == "error":
@@ -150,12 +157,19 @@ class Resolver:
                 f"{one} has no record with timestamp {wanted[one]} or later; "
                 "startingOffsetsByTimestampStrategy = latest would start at its end"
             )
-        ends = self.latest(unmatched) if unmatched else {}
         return {one: _known(one, found.get(one), ends) for one in wanted}
 
-    def _ask(self, wanted: Offsets) -> Offsets:
-        found = self._cluster.offsets(wanted, committed=self._committed) if wanted else {}
+    def _ask(self, wanted: Offsets, *, committed: bool | None = None) -> Offsets:
+        committed = self._committed if committed is None else committed
+        found = self._cluster.offsets(wanted, committed=committed) if wanted else {}
         return {one: _known(one, offset, {}) for one, offset in found.items()}
+
+
+def named_in(position: Position) -> Collection[TopicPartition]:
+    """The partitions whose offset the user named. Others are wherever the logs put them."""
+    if not isinstance(position, ByPartition):
+        return ()
+    return {one for one, offset in position.offsets.items() if offset >= 0}
 
 
 def _known(partition: TopicPartition, offset: int | None, otherwise: Offsets) -> int:
