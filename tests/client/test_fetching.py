@@ -6,8 +6,9 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -22,12 +23,13 @@ from penstock.client.errors import (
     RetriesExhausted,
     UnknownTopic,
 )
-from penstock.client.fetch_codec import whole_batches
+from penstock.client.fetch_codec import FetchRequest, encode_request, whole_batches
 from penstock.client.fetching import RangeReader
 from penstock.client.producing import IdempotentProducer
 from penstock.model import TopicPartition
 from penstock.records.compression import decompress
 from penstock.records.decode import records_of
+from penstock.settings import TOPIC_SETTINGS, TopicSetting
 from penstock.testing import ProcessBroker, ThreadBroker
 from tests.client.support import (
     batch,
@@ -212,6 +214,73 @@ def test_a_log_that_ends_before_the_range_is_an_error_in_time(
         next(chunks)
     assert time.monotonic() - began < 6
     assert time.process_time() - cpu < 1  # the broker's share is in it, too
+
+
+def hold_back(monkeypatch: pytest.MonkeyPatch, log_end: int) -> threading.Event:
+    """Have brokers answer that their log goes on to `log_end`, without a record, until the event is set.
+
+    Tiered storage does so while a remote read is slow; any broker does if it is asked at its log's end.
+    """
+    is_handed_out = threading.Event()
+
+    def encoded(version: int, request: FetchRequest) -> bytes:
+        asked = request if is_handed_out.is_set() else request._replace(offset=log_end)
+        return encode_request(version, asked)
+
+    monkeypatch.setattr("penstock.client.fetch_connection.encode_request", encoded)
+    return is_handed_out
+
+
+def test_records_that_are_handed_out_late_are_waited_for(
+    cluster: Cluster, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, partition, 300)
+    later = threading.Timer(4.0, hold_back(monkeypatch, 300).set)
+    later.start()
+    assert read_range(RangeReader(cluster, partition, 0, 300), 0, 300) == [
+        (n, n) for n in range(300)
+    ]
+    later.join()
+
+
+@PREFETCH
+def test_records_that_are_never_handed_out_are_an_error_in_time(
+    cluster: Cluster, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch, prefetch: int
+) -> None:
+    fill(cluster, partition, 300)
+    hold_back(monkeypatch, 300)
+    words = (
+        rf"{partition} goes on to offset 300, but had no record of \[100, 250\) for 1 s.*"
+        r"the topic is not compacted"
+    )
+    with pytest.raises(LogEndsEarly, match=words):
+        list(RangeReader(cluster, partition, 100, 250, prefetch=prefetch, wait_ms=1_000))
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete,compact"])
+def test_a_range_whose_rest_was_compacted_away_ends_soon(
+    penstock: ThreadBroker, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    setting = replace(TOPIC_SETTINGS["cleanup.policy"], check=None)  # else ours refuses to compact
+    monkeypatch.setitem(cast(dict[str, TopicSetting], TOPIC_SETTINGS), setting.name, setting)
+    partition = TopicPartition(penstock.create_topic(settings={setting.name: policy}), 0)
+    with Cluster(penstock.bootstrap) as cluster:
+        fill(cluster, partition, 300)
+        hold_back(monkeypatch, 300)
+        began = time.monotonic()
+        assert list(RangeReader(cluster, partition, 100, 250)) == []
+        assert time.monotonic() - began < 20  # where one of another topic waits for a minute
+
+
+def test_a_topic_whose_settings_nobody_tells_is_taken_for_one_that_is_not_compacted(
+    cluster: Cluster, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unspoken = wire.DESCRIBE_CONFIGS._replace(version_min=99)
+    monkeypatch.setattr("penstock.client.cluster.DESCRIBE_CONFIGS", unspoken)
+    fill(cluster, partition, 300)
+    hold_back(monkeypatch, 300)
+    with pytest.raises(LogEndsEarly, match=r"nobody tells: broker .* of DescribeConfigs"):
+        list(RangeReader(cluster, partition, 100, 250, wait_ms=1_000))
 
 
 @PREFETCH

@@ -15,7 +15,13 @@ from penstock.client.groups import GroupOffsets
 from penstock.client.network import Network, has_no_such_name
 from penstock.client.retrying import passes
 from penstock.client.topology import Topology
-from penstock.client.wire import DESCRIBE_LOG_DIRS, INIT_PRODUCER_ID, LIST_OFFSETS, Messages
+from penstock.client.wire import (
+    DESCRIBE_CONFIGS,
+    DESCRIBE_LOG_DIRS,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    Messages,
+)
 from penstock.errors import ErrorCode
 from penstock.model import TopicPartition
 
@@ -23,6 +29,8 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 _READ_COMMITTED: Final = 1
 _NOBODY: Final = -1  # who asks is no replica
+_TOPIC: Final = 2  # the kind of resource that DescribeConfigs is asked for
+_CLEANUP_POLICY: Final = "cleanup.policy"
 
 
 class Cluster:
@@ -85,6 +93,36 @@ class Cluster:
         """The ids of topics as last heard of, without asking. Those that are not known are missing."""
         known = ((topic, self.topology.topic_id(topic)) for topic in topics)
         return {topic: found for topic, found in known if found is not None}
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether records may leave the topic because there is a newer one of the same key."""
+
+        def build(new: Messages) -> Any:
+            resource = new(
+                "DescribeConfigsResource",
+                resource_type=_TOPIC,
+                resource_name=topic,
+                configuration_keys=(_CLEANUP_POLICY,),
+            )
+            return new("DescribeConfigsRequest", resources=(resource,))
+
+        retry = self.network.retry(f"asking for the settings of topic {topic!r}")
+        while True:
+            try:
+                answer = self.network.call_any(DESCRIBE_CONFIGS, build)
+                for result in answer.results:
+                    if result.error_code is not ErrorCode.none:
+                        what = f"the settings of topic {topic!r} are not told"
+                        raise broker_error(result.error_code, what)
+                return any(
+                    entry.name == _CLEANUP_POLICY and "compact" in (entry.value or "")
+                    for result in answer.results
+                    for entry in result.configs
+                )
+            except ClientError as error:
+                if has_no_such_name(error):
+                    raise
+                retry.pause(error)
 
     def sizes(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Bytes on the leader's disk. A partition that no broker can tell about is missing."""

@@ -6,7 +6,7 @@
         ├── BadAnswer            bytes that are no answer of a Kafka broker
         ├── UnsupportedBroker    the broker does not speak a version that we speak
         ├── RetriesExhausted     something that passes did not pass in time; the last failure is its cause
-        ├── LogEndsEarly         a range was asked for that the log does not have (yet)
+        ├── LogEndsEarly         a range was asked for whose records are not there (yet)
         ├── ProducerClosed       a producer was used after it was closed, or in a forked process
         └── BrokerError          a broker answered with an error code
             ├── UnknownTopic     the topic or partition is not there, or not the one it was
@@ -136,7 +136,7 @@ class RetriesExhausted(ClientError):
 
 
 class LogEndsEarly(ClientError):
-    """The log ended before the range did, and nothing came in the time that a reader waits."""
+    """Nothing came in the time that a reader waits, and the range was not at its end."""
 
 
 class ProducerClosed(ClientError):

@@ -35,7 +35,7 @@ FETCH_BYTES: Final = 8 << 20
 _LAST_FETCH_BYTES_MIN: Final = 64 << 10
 _EMPTY_PAUSE_S: Final = 0.1
 _JOIN_TIMEOUT_S: Final = 2.0  # a thread that is just connecting ends when that has ended
-# So many answers without a record, from a broker whose log goes on: the records were compacted away.
+# So many answers without a record, from a broker whose log goes on: were the records compacted away?
 _EMPTY_ANSWERS_MAX: Final = 4
 
 
@@ -62,7 +62,8 @@ class RangeReader:
 
     What passes (leader moved, connection lost, broker restarted) is tried again for the cluster's
     `retry_timeout_ms`. If the log ends before `end`, the reader waits `wait_ms` for it to grow, then
-    raises `LogEndsEarly`. Offsets that were deleted raise `OffsetOutOfRange`.
+    raises `LogEndsEarly`. So it does if the log goes on, but no record comes: only in a compacted topic
+    may there be none. Offsets that were deleted raise `OffsetOutOfRange`.
     """
 
     def __init__(
@@ -194,6 +195,7 @@ class _Source:
         self._seen_offsets = self._seen_bytes = 0
         self._empty_since = 0.0
         self._empty_answers = 0
+        self._not_compacted = ""  # how we know; empty: nobody was asked yet
 
     def close(self) -> None:
         self._connection.close()
@@ -277,13 +279,35 @@ class _Source:
             self._empty_since = now
         self._empty_answers += 1
         readable = self._connection.readable_end(answer)
-        if readable >= self._end and not answer.throttle_ms:
-            if self._empty_answers >= _EMPTY_ANSWERS_MAX:
+        is_over = now - self._empty_since >= self._wait_ms / 1000
+        if readable < self._end or answer.throttle_ms:
+            if is_over:
+                raise self._ends_early(answer, readable)
+        elif is_over or self._empty_answers >= _EMPTY_ANSWERS_MAX:
+            if self._is_compacted():
                 self._position = self._end
                 return
-        elif now - self._empty_since >= self._wait_ms / 1000:
-            raise self._ends_early(answer, readable)
+            if is_over:
+                raise self._held_back(readable)
         self._stop.wait(_EMPTY_PAUSE_S)
+
+    def _is_compacted(self) -> bool:
+        """Asks once. If nobody tells, it is not: a false alarm is better than records lost in silence."""
+        if not self._not_compacted:
+            try:
+                if self._cluster.is_compacted(self.partition.topic):
+                    return True
+                self._not_compacted = "the topic is not compacted"
+            except ClientError as error:
+                self._not_compacted = f"whether it is compacted, nobody tells: {error.message}"
+        return False
+
+    def _held_back(self, readable: int) -> LogEndsEarly:
+        return LogEndsEarly(
+            f"{self._connection.broker} says that {self.partition} goes on to offset {readable}, but had "
+            f"no record of [{self._position}, {self._end}) for {self._wait_ms / 1000:g} s; is its "
+            f"storage slow, or has it lost them? ({self._not_compacted})"
+        )
 
     def _ends_early(self, answer: PartitionData, readable: int) -> LogEndsEarly:
         why = "is the range from another topic of that name, or was the log cut back?"

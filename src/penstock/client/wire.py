@@ -42,6 +42,7 @@ OFFSET_FETCH: Final = Api("OffsetFetch", 9, 2, 7, 6)
 FIND_COORDINATOR: Final = Api("FindCoordinator", 10, 1, 3, 3)
 API_VERSIONS: Final = Api("ApiVersions", 18, 0, 3, 3)
 INIT_PRODUCER_ID: Final = Api("InitProducerId", 22, 0, 4, 2)
+DESCRIBE_CONFIGS: Final = Api("DescribeConfigs", 32, 1, 4, 4)
 DESCRIBE_LOG_DIRS: Final = Api("DescribeLogDirs", 35, 1, 4, 2)
 
 
