@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -25,6 +26,7 @@ from penstock.client.errors import (
 )
 from penstock.errors import ConfigError, ErrorCode, PenstockError
 from penstock.model import TopicPartition
+from penstock.processes.ports import free_port
 from penstock.testing import ThreadBroker
 from penstock.testing.brokers import broker_process
 from tests.client.support import delete_before, eventually, fill
@@ -191,24 +193,55 @@ def test_a_peer_that_is_no_broker_is_told_apart(answer: bytes, words: str) -> No
             cluster.topics()
 
 
+def questions(cluster: Cluster, topic: str) -> list[Callable[[], bool]]:
+    """Each way to ask a broker, and whether its answer is right."""
+    partition = TopicPartition(topic, 0)
+    fill(cluster, partition, 100)
+    cluster.commit_offsets("g", {partition: 3})
+    return [
+        lambda: cluster.partitions([topic]) == {topic: 1},
+        lambda: cluster.offsets({partition: LATEST}) == {partition: 100},
+        lambda: bool(cluster.sizes([partition])),
+        lambda: cluster.committed_offsets("g", [partition]) == {partition: 3},
+        lambda: cluster.new_producer_id()[0] >= 0,
+        lambda: not cluster.is_compacted(topic),
+    ]
+
+
 def test_a_broker_that_restarts_is_waited_for() -> None:
     with broker_process() as running, Cluster(running.bootstrap) as cluster:
-        topic = running.create_topic()
-        partition = TopicPartition(topic, 0)
-        fill(cluster, partition, 100)
-        cluster.commit_offsets("g", {partition: 3})
-        asks: list[Callable[[], bool]] = [
-            lambda: cluster.partitions([topic]) == {topic: 1},
-            lambda: cluster.offsets({partition: LATEST}) == {partition: 100},
-            lambda: bool(cluster.sizes([partition])),
-            lambda: cluster.committed_offsets("g", [partition]) == {partition: 3},
-        ]
-        for ask in asks:
+        for ask in questions(cluster, running.create_topic()):
             running.stop()
             starting = threading.Timer(0.3, running.start)
             starting.start()
             assert ask()
             starting.join()
+
+
+@pytest.mark.parametrize("bootstrap", ["127.0.0.1", "localhost"])
+def test_a_broker_whose_name_is_gone_for_a_while_is_waited_for(
+    penstock_broker: Callable[..., ThreadBroker], monkeypatch: pytest.MonkeyPatch, bootstrap: str
+) -> None:
+    port = free_port()
+    broker = penstock_broker(addr=f"127.0.0.1:{port}", advertise_addr=f"localhost:{port}")
+    is_known = threading.Event()
+    is_known.set()
+    look_up = socket.getaddrinfo
+
+    def looked_up(host: str, *rest: Any, **named: Any) -> Any:
+        if host == "localhost" and not is_known.is_set():
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return look_up(host, *rest, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    with Cluster(f"{bootstrap}:{port}") as cluster:
+        for ask in questions(cluster, broker.create_topic()):
+            cluster.close()  # so that it has to connect, as after a restart
+            is_known.clear()
+            returning = threading.Timer(0.3, is_known.set)
+            returning.start()
+            assert ask()
+            returning.join()
 
 
 def test_a_forked_process_has_connections_of_its_own(

@@ -12,8 +12,7 @@ from typing import Any, Final, Self
 from penstock.client.connection import Address
 from penstock.client.errors import BrokerError, ClientError, broker_error
 from penstock.client.groups import GroupOffsets
-from penstock.client.network import Network, has_no_such_name
-from penstock.client.retrying import passes
+from penstock.client.network import Network
 from penstock.client.topology import Topology
 from penstock.client.wire import (
     DESCRIBE_CONFIGS,
@@ -120,7 +119,7 @@ class Cluster:
                     for entry in result.configs
                 )
             except ClientError as error:
-                if has_no_such_name(error):
+                if self.network.is_hopeless(error):
                     raise
                 retry.pause(error)
 
@@ -241,7 +240,7 @@ class Cluster:
                     ask(address, led)
                 return
             except ClientError as error:
-                if has_no_such_name(error):
+                if self.network.is_hopeless(error):
                     raise
                 retry.pause(error)
                 fresh = True
@@ -278,7 +277,7 @@ class Cluster:
                     return answer.producer_id, answer.producer_epoch
                 raise BrokerError(answer.error_code, "no producer id was given")
             except ClientError as error:
-                if has_no_such_name(error) or not passes(error):
+                if self.network.is_hopeless(error):
                     raise
                 retry.pause(error)
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.client.connection import Address
 from penstock.client.errors import BrokerError, ClientError, broker_error
-from penstock.client.network import Network, has_no_such_name
+from penstock.client.network import Network
 from penstock.client.wire import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, Messages
 from penstock.errors import ErrorCode
 from penstock.model import TopicPartition
@@ -100,7 +100,7 @@ class GroupOffsets:
                 return ask(address)
             except ClientError as error:
                 self._coordinators.pop(group, None)
-                if has_no_such_name(error):
+                if self._network.is_hopeless(error):
                     raise
                 retry.pause(error)
 

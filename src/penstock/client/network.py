@@ -42,6 +42,7 @@ class Network:
         self.request_timeout_ms = request_timeout_ms
         self.retry_timeout_ms = retry_timeout_ms
         self._brokers: dict[int, Address] = {}  # as the last answer to Metadata had them
+        self._was_reached = False
         self._begin()
 
     def _begin(self) -> None:
@@ -87,12 +88,22 @@ class Network:
 
     def connect(self, address: Address) -> Connection:
         """A new connection, which is the caller's own."""
-        return Connection(address, client_id=self.client_id, timeout_ms=self.request_timeout_ms)
+        made = Connection(address, client_id=self.client_id, timeout_ms=self.request_timeout_ms)
+        self._was_reached = True
+        return made
 
     # Calls
 
     def retry(self, doing: str) -> Retry:
         return Retry(doing, self.retry_timeout_ms)
+
+    def is_hopeless(self, error: ClientError) -> bool:
+        """Whether the bootstrap servers have names that do not exist, which waiting does not change.
+
+        Once a broker was reached, names are right: one that is gone comes back with its broker, as that
+        of a pod in Kubernetes does.
+        """
+        return not self._was_reached and _has_no_such_name(error)
 
     def call(self, address: Address, api: Api, build: Build) -> Any:
         """Ask one broker, once."""
@@ -139,12 +150,12 @@ class Network:
 
 def _telling(failures: Sequence[ClientError]) -> BaseException | None:
     """The cause to attach: a name that does not exist only if none of the names does."""
-    if all(has_no_such_name(error) for error in failures):
+    if all(_has_no_such_name(error) for error in failures):
         return failures[0].__cause__
     return failures[-1]
 
 
-def has_no_such_name(error: ClientError) -> bool:
-    """Whether the broker's name is unknown to the name service, which waiting does not change."""
+def _has_no_such_name(error: ClientError) -> bool:
+    """Whether the broker's name is unknown to the name service."""
     cause = error.__cause__
     return isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME

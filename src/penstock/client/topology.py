@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.client.connection import Address
 from penstock.client.errors import BrokerError, ClientError, UnknownTopic
-from penstock.client.network import Network, has_no_such_name
+from penstock.client.network import Network
 from penstock.client.wire import METADATA, Messages
 from penstock.errors import ErrorCode
 from penstock.model import TopicPartition
@@ -84,7 +84,7 @@ class Topology:
             try:
                 return self.refresh(names)
             except ClientError as error:
-                if has_no_such_name(error):
+                if self._network.is_hopeless(error):
                     raise
                 retry.pause(error)
 
