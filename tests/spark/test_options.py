@@ -65,6 +65,8 @@ def test_without_brokers_there_is_nothing_to_read() -> None:
         ("minPartitions", "0", "must be at least 1"),
         ("minPartitions", "many", "must be a whole number"),
         ("maxRecordsPerPartition", "-1", "must be at least 1"),
+        ("fetchBytes", "3g", "fetchBytes = '3g': must be at most 268435456"),
+        ("kafka.request.timeout.ms", "2147483648", "must be at most 2147483647"),
         ("failOnDataLoss", "maybe", "must be true or false"),
         ("splitBytes", "1 parsec", "must be like"),
         ("maxTriggerDelay", "soon", "must be like 15m"),
@@ -78,6 +80,11 @@ def test_what_is_not_understood_is_refused_with_a_hint(name: str, value: str, wo
     with pytest.raises(OptionError) as failure:
         options(**{name.replace(".", "__"): value})
     assert words in str(failure.value)
+
+
+def test_the_largest_values_are_taken() -> None:
+    taken = options(fetchBytes="256m", kafka__request__timeout__ms="2147483647")
+    assert (taken["fetchBytes"], taken["kafka.request.timeout.ms"]) == (256 << 20, 2**31 - 1)
 
 
 @pytest.mark.parametrize("name", [name for name in HARMLESS if name != "kafka.security.protocol"])

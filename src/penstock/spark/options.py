@@ -22,6 +22,7 @@ _DURATION_MS: Final = {
     "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
 }  # fmt: skip
 _BYTES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_INT32_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Option:
     help: str
     connector: str = "the same"
     minimum: int | None = None
+    maximum: int | None = None
     choices: tuple[str, ...] = ()
 
     def parse(self, text: str) -> Any:
@@ -59,6 +61,8 @@ class Option:
                 raise OptionError(f"{self.name} = {text!r}: must be {' or '.join(self.choices)}")
         if self.minimum is not None and value < self.minimum:
             raise OptionError(f"{self.name} = {text!r}: must be at least {self.minimum}")
+        if self.maximum is not None and value > self.maximum:
+            raise OptionError(f"{self.name} = {text!r}: must be at most {self.maximum}")
         return value
 
 
@@ -148,7 +152,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="fetchBytes", scope="read", kind="bytes", default="8m", minimum=1024,
-        help="Bytes asked for in one fetch. A task holds a few of them.",
+        maximum=256 << 20,  # an answer may be larger by a batch, and must still be one that is taken
+        help="Bytes asked for in one fetch, `256m` at most. A task holds a few of them.",
         connector="`kafka.max.partition.fetch.bytes`",
     ),
     Option(
@@ -237,6 +242,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="kafka.request.timeout.ms", scope="both", kind="integer", default="30000", minimum=1,
+        maximum=_INT32_MAX,  # a write tells it to the broker
         help="How long to wait for one answer.",
     ),
     Option(
