@@ -25,6 +25,10 @@ class CompressionError(PenstockError):
     """The records of a batch cannot be decompressed."""
 
 
+class TooManyBytesError(CompressionError):
+    """They have more bytes than they may."""
+
+
 def decompress(codec: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """The records of a batch whose attributes name `codec` (0 to 4), if they fit `bytes_max`."""
     return bytes(decompress_view(codec, data, bytes_max))
@@ -95,14 +99,15 @@ def _into(
     data: Buffer,
     bytes_max: int,
     bytes_likely: int,
-) -> memoryview:
+) -> bytearray:
     """Decompress into a buffer that grows until the result fits: the data does not say its size."""
     size = bytes_likely or max(_FIRST_BUFFER_BYTES, 4 * len(data))
     while True:
         size = min(size, bytes_max)
         buffer = bytearray(size)
         try:
-            return memoryview(buffer)[: decompress_into(data, buffer)]
+            del buffer[decompress_into(data, buffer) :]  # gives back what was guessed too much
+            return buffer
         except cramjam.DecompressionError as error:
             if _BUFFER_IS_FULL not in str(error):
                 raise
@@ -111,8 +116,8 @@ def _into(
         size *= 4
 
 
-def _too_large(bytes_max: int) -> CompressionError:
-    return CompressionError(f"the records have more than {bytes_max} bytes")
+def _too_large(bytes_max: int) -> TooManyBytesError:
+    return TooManyBytesError(f"the records have more than {bytes_max} bytes")
 
 
 def _snappy(data: Buffer, bytes_max: int) -> Buffer:
