@@ -153,7 +153,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option(
         name="fetchBytes", scope="read", kind="bytes", default="8m", minimum=1024,
         maximum=256 << 20,  # an answer may be larger by a batch, and must still be one that is taken
-        help="Bytes asked for in one fetch, `256m` at most. A task holds a few of them.",
+        help="Bytes asked for in one fetch, `256m` at most. A task holds a few of them. They are "
+        "decompressed 32 MiB at a time.",
         connector="`kafka.max.partition.fetch.bytes`",
     ),
     Option(

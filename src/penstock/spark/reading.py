@@ -88,7 +88,7 @@ def _read(
     """Batches, each with the offset at which to go on behind it."""
     # Not above: kernels take their time to load, and who plans a query never runs them.
     from penstock.client.fetching import RangeReader
-    from penstock.records.arrow.decoding import decode
+    from penstock.records.arrow.decoding import decode_in_pieces
 
     keep_memory()
     position = wanted.start
@@ -101,18 +101,18 @@ def _read(
         isolation=settings.isolation,
     )
     for fetched in reader:
-        decoded = decode(
+        for decoded in decode_in_pieces(
             fetched.data,
             columns=table.decoded_columns,
             start=position,
             end=wanted.end,
             aborted=fetched.aborted,
             check_crc=settings.check_crc,
-        )
-        if position == wanted.start:
-            settle()
-        position = fetched.next_offset
-        yield position, table.batch(decoded.rows, decoded.columns)
+        ):
+            if position == wanted.start:
+                settle()
+            position = decoded.next_offset
+            yield position, table.batch(decoded.rows, decoded.columns)
 
 
 def _gap(left: Range, error: Exception) -> Gap:

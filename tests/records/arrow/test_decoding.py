@@ -24,7 +24,7 @@ from penstock.records.arrow.decoding import (
     AbortedTransaction,
     CorruptBatchError,
     Decoded,
-    decode,
+    decode_in_pieces,
 )
 from penstock.records.arrow.encoding import encode
 from penstock.records.batch import (
@@ -45,6 +45,12 @@ from tests.records.test_decode import CODECS, HEADERS, LIBRARIES, MADE, PAIRS, T
 
 END = 2**62
 ABORT, COMMIT = 0, 1
+
+
+def decode(data: Buffer, **options: Any) -> Decoded:
+    """All records in one piece."""
+    (piece,) = decode_in_pieces(data, piece_bytes=2**31 - 1, **options)
+    return piece
 
 
 def decoded(data: Buffer, start: int = 0, end: int = END, **options: Any) -> Decoded:

@@ -4,11 +4,14 @@ The way of the bytes: `fetched.py` walks the batches; those with records in the 
 decompressed, or used where they lie; one call of `decode_kernels.py` writes the columns that were asked
 for, and Arrow wraps those without another copy. A column that was not asked for costs nothing, and
 counting alone does not even decompress.
+
+Bytes that compress well may hold a thousand times their size, so what is decompressed at once is bounded
+by what comes of it: the records of one fetch may come in several pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,7 +31,11 @@ from penstock.records.batch import (
     HEADER_BYTES,
     Buffer,
 )
-from penstock.records.compression import DECOMPRESSED_BYTES_MAX, decompress_view
+from penstock.records.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    TooManyBytesError,
+    decompress_view,
+)
 from penstock.records.decode import BadRecordError
 
 __all__ = [
@@ -38,7 +45,7 @@ __all__ = [
     "CorruptBatchError",
     "Decoded",
     "TooLargeError",
-    "decode",
+    "decode_in_pieces",
 ]
 
 TYPES: Final[dict[str, Any]] = {
@@ -61,25 +68,26 @@ _WANTED: Final = {
     "timestampType": kernels.TIMESTAMP_TYPE,
     "headers": kernels.HEADERS,
 }
-_COLUMN_BYTES_MAX: Final = 2**31 - 1  # Arrow's offsets have 32 bits
+_PIECE_BYTES: Final = 32 << 20
+_COLUMN_BYTES_MAX: Final = 2**31 - 1  # Arrow's offsets have 32 bits; so has the size of a batch
 _LIKELY_MORE: Final = 4096
 _RECORD_BYTES_MIN: Final = 7  # each of its fields takes a byte
 
 
 class TooLargeError(PenstockError):
-    """More records at once than an Arrow column can hold: ask for fewer bytes per fetch."""
+    """The records of a single batch are more than can be held at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """`rows` records as columns. The next fetch is for `next_offset`."""
+    """`rows` records as columns. What comes behind them begins at `next_offset`."""
 
     rows: int
     columns: dict[str, pa.Array]
     next_offset: int
 
 
-def decode(
+def decode_in_pieces(
     data: Buffer,
     *,
     columns: Collection[str],
@@ -87,23 +95,28 @@ def decode(
     end: int,
     aborted: Sequence[tuple[int, int]] = (),
     check_crc: bool = True,
-) -> Decoded:
-    """The records of `data` with `start <= offset < end`, as the named columns.
+    piece_bytes: int = _PIECE_BYTES,
+) -> Iterator[Decoded]:
+    """The records of `data` with `start <= offset < end`, as the named columns: one piece or more.
+
+    A piece is made of whole batches, which have at most `piece_bytes` of decompressed records, or of a
+    single batch that has more. Nothing else is decompressed until the next piece is asked for.
 
     `data` holds whole batches and maybe a torn one at its end, which is ignored. Markers of
-    transactions are left out, and so are the records of those that `aborted` names. `next_offset` is one
-    past the last offset that the whole batches cover, whether there was a record or not, at most `end`;
-    it is `start` if there was no whole batch.
+    transactions are left out, and so are the records of those that `aborted` names. `next_offset` of the
+    last piece is one past the last offset that the whole batches cover, whether there was a record or
+    not, at most `end`; it is `start` if there was no whole batch.
 
     Headers are null if a record has none. Raises `CorruptBatchError`, `BadRecordError` or
-    `CompressionError` for damaged bytes, `TooLargeError` for more than 2 GiB of records.
-    Copies what it returns: `data` may be reused at once. Releases the GIL for most of its time.
+    `CompressionError` for damaged bytes, `TooLargeError` for a batch that cannot be held.
+    Copies what it returns: `data` may be reused behind the last piece. Releases the GIL for most of its
+    time.
     """
     unknown = set(columns) - _WANTED.keys()
     assert not unknown, f"no such columns: {unknown}"
+    assert 0 < piece_bytes <= _COLUMN_BYTES_MAX
     view = memoryview(data).cast("B")
     batches, next_offset = batches_of(view, end, aborted, check_crc)
-    next_offset = min(max(next_offset, start), end)
     first = batches[:, kernels.BASE_OFFSET]
     last = first + batches[:, kernels.LAST_OFFSET_DELTA]
     counted = 0
@@ -114,37 +127,67 @@ def decode(
         counted = int(batches[inside, kernels.RECORD_COUNT].sum())
         wanted = (last >= start) & (first < end) & ~inside
     if not wanted.all():
-        batches = batches[wanted]
-    kept_alive = _decompress(view, batches)
-    rows, decoded = _decode(batches, columns, start, end)
-    del kept_alive
-    return Decoded(counted + rows, decoded, next_offset)
+        batches, last = batches[wanted], last[wanted]
+    behind = 0
+    for piece, records in _pieces(view, batches, piece_bytes):
+        rows, decoded = _decode(piece, columns, start, end)
+        records.clear()  # the caller may take its time
+        behind += len(piece)
+        if behind < len(batches):
+            yield Decoded(rows, decoded, int(last[behind - 1]) + 1)
+        else:
+            yield Decoded(counted + rows, decoded, min(max(next_offset, start), end))
 
 
-def _decompress(view: memoryview, batches: np.ndarray[Any, Any]) -> list[Buffer]:
-    """Point each batch to its records as they were before compression; they are in what is returned."""
-    codecs = batches[:, kernels.ATTRIBUTES] & ATTRIBUTE_COMPRESSION
-    left = _COLUMN_BYTES_MAX - int(batches[codecs == 0, kernels.BODY_SIZE].sum())
-    packed_rows = np.flatnonzero(codecs)
+def _pieces(
+    view: memoryview, batches: np.ndarray[Any, Any], piece_bytes: int
+) -> Iterator[tuple[np.ndarray[Any, Any], list[Buffer]]]:
+    """The table of batches, cut; each batch of a piece points to its decompressed records.
+
+    They are in the list beside the piece, and there only: the caller clears it when it is done with them.
+    """
+    is_packed = batches[:, kernels.ATTRIBUTES] & ATTRIBUTE_COMPRESSION != 0
+    if not is_packed.any() and batches[:, kernels.BODY_SIZE].sum() <= piece_bytes:
+        yield batches, []
+        return
     kept: list[Buffer] = []
+    first, left = 0, piece_bytes
     ratio = 0.0  # batches of a partition are alike: the last one tells what to expect of the next
-    for codec, position, size in zip(
-        codecs[packed_rows].tolist(),
-        batches[packed_rows, kernels.POSITION].tolist(),
-        batches[packed_rows, kernels.SIZE].tolist(),
-        strict=True,
-    ):
+    fields = [kernels.ATTRIBUTES, kernels.POSITION, kernels.SIZE, kernels.BASE_OFFSET]
+    for row, (attributes, position, size, offset) in enumerate(batches[:, fields].tolist()):
+        codec = attributes & ATTRIBUTE_COMPRESSION
         packed = view[position + HEADER_BYTES : position + size]
-        bytes_max = min(max(left, 0), DECOMPRESSED_BYTES_MAX)
-        likely = int(ratio * size) + _LIKELY_MORE if ratio else 0
-        kept.append(decompress_view(codec, packed, bytes_max, bytes_likely=likely))
+        likely = min(int(ratio * size) + _LIKELY_MORE, piece_bytes) if ratio else 0
+        # Not tried if it will hardly fit: to find that out takes as long as to decompress it.
+        if kept and (likely >= left or not _open(codec, packed, left, likely, kept)):
+            yield _pointed(batches[first:row], kept), kept
+            kept, first, left = [], row, piece_bytes
+        if not kept and not _open(codec, packed, _COLUMN_BYTES_MAX, likely, kept):
+            raise TooLargeError(
+                f"the batch at offset {offset} cannot be read: its records have more than "
+                f"{DECOMPRESSED_BYTES_MAX >> 20} MiB when they are decompressed"
+            )
         ratio = 1.25 * len(kept[-1]) / size
         left -= len(kept[-1])
-    batches[packed_rows, kernels.BODY] = [address_of(records) for records in kept]
-    batches[packed_rows, kernels.BODY_SIZE] = [len(records) for records in kept]
-    if left < 0:
-        raise TooLargeError(f"the fetched records have more than {_COLUMN_BYTES_MAX} bytes")
-    return kept
+    yield _pointed(batches[first:], kept), kept
+
+
+def _open(codec: int, packed: memoryview, bytes_max: int, likely: int, kept: list[Buffer]) -> bool:
+    """Add a batch's decompressed records to those that are kept, if they have at most `bytes_max`."""
+    if codec == 0 and len(packed) > bytes_max:
+        return False
+    bytes_max = min(bytes_max, DECOMPRESSED_BYTES_MAX)
+    try:
+        kept.append(decompress_view(codec, packed, bytes_max, bytes_likely=likely))
+    except TooManyBytesError:
+        return False
+    return True
+
+
+def _pointed(batches: np.ndarray[Any, Any], records: list[Buffer]) -> np.ndarray[Any, Any]:
+    batches[:, kernels.BODY] = [address_of(one) for one in records]
+    batches[:, kernels.BODY_SIZE] = [len(one) for one in records]
+    return batches
 
 
 def _decode(

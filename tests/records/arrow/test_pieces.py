@@ -1,0 +1,239 @@
+"""The records of one fetch in pieces: the same records, and never more of them in memory than asked for."""
+
+from __future__ import annotations
+
+import bisect
+import random
+import tracemalloc
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.records.arrow.decoding import COLUMNS, TooLargeError, decode_in_pieces
+from penstock.records.batch import (
+    ATTRIBUTE_COMPRESSION,
+    ATTRIBUTE_TRANSACTIONAL,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    Buffer,
+    read_header,
+)
+from penstock.records.compression import decompress
+from penstock.records.decode import encode_batch
+from tests.records.arrow.test_decoding import END, changed, decode, marker
+from tests.records.test_decode import CODECS
+
+PACKED_CODECS = [codec for codec in CODECS if codec]
+PRODUCERS = (7, 8)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[bytearray]:
+    """Batches of a partition: all codecs, transactions and their markers, gaps between."""
+    result: list[bytearray] = []
+    offset = 0
+    for _ in range(draw(st.integers(1, 8))):
+        offset += draw(st.sampled_from([0, 0, 3]))
+        producer = draw(st.sampled_from([None, *PRODUCERS]))
+        if producer is not None and draw(st.booleans()):
+            result.append(marker(offset, producer, draw(st.integers(0, 1))))
+        else:
+            codec = draw(st.sampled_from(CODECS))
+            value = bytes([len(result)]) * draw(st.sampled_from([0, 10, 1000, 5000]))
+            records = [(None, value)] * draw(st.integers(1, 3))
+            batch = encode_batch(records, base_offset=offset, codec=codec, headers=[("h", b"x")])
+            if producer is not None:
+                attributes = codec | ATTRIBUTE_TRANSACTIONAL
+                batch = changed(batch, producer_id=producer, attributes=attributes)
+            result.append(batch)
+        offset = read_header(result[-1]).last_offset + 1
+    return result
+
+
+ABORTED = st.lists(st.tuples(st.sampled_from(PRODUCERS), st.integers(0, 30)), max_size=3)
+PIECE_BYTES = st.sampled_from([1, 100, 4_000, 10_000, 12_000, 20_000, 2**31 - 1])
+
+
+def records_size(batch: bytearray) -> int:
+    codec = read_header(batch).attributes & ATTRIBUTE_COMPRESSION
+    return len(decompress(codec, memoryview(batch)[HEADER_BYTES:]))
+
+
+def zeros(count: int, size: int, codec: int = 4) -> bytes:
+    """Batches of one record each, which compress as well as can be."""
+    return b"".join(
+        encode_batch([(None, bytes(size))], base_offset=offset, codec=codec)
+        for offset in range(count)
+    )
+
+
+class TestCuts:
+    @settings(max_examples=300, deadline=None)
+    @given(
+        fetched=batches(),
+        aborted=ABORTED,
+        piece_bytes=PIECE_BYTES,
+        start=st.integers(0, 20),
+        length=st.integers(0, 40),
+    )
+    def test_pieces_are_the_whole_cut_at_batches(
+        self,
+        fetched: list[bytearray],
+        aborted: list[tuple[int, int]],
+        piece_bytes: int,
+        start: int,
+        length: int,
+    ) -> None:
+        data = b"".join(fetched)
+        wanted: Any = {"columns": COLUMNS, "end": start + length, "aborted": aborted}
+        whole = decode(data, start=start, **wanted)
+        pieces = list(decode_in_pieces(data, start=start, piece_bytes=piece_bytes, **wanted))
+
+        for name in COLUMNS:
+            joined = pa.concat_arrays([piece.columns[name] for piece in pieces])
+            assert joined.equals(whole.columns[name])
+        assert pieces[-1].next_offset == whole.next_offset
+
+        headers = [read_header(batch) for batch in fetched]
+        starts = [header.base_offset for header in headers]
+        seen: set[int] = set()
+        for piece in pieces:
+            offsets = piece.columns["offset"].to_pylist()
+            held = {bisect.bisect_right(starts, offset) - 1 for offset in offsets}
+            assert not held & seen
+            seen |= held
+            assert len(held) <= 1 or sum(records_size(fetched[i]) for i in held) <= piece_bytes
+            if piece is not pieces[-1]:
+                assert piece.next_offset == headers[max(held)].last_offset + 1
+
+    @settings(max_examples=300, deadline=None)
+    @given(
+        fetched=batches(),
+        aborted=ABORTED,
+        piece_bytes=PIECE_BYTES,
+        start=st.integers(0, 20),
+        length=st.integers(0, 40),
+    )
+    def test_behind_each_piece_the_rest_can_be_read_anew(
+        self,
+        fetched: list[bytearray],
+        aborted: list[tuple[int, int]],
+        piece_bytes: int,
+        start: int,
+        length: int,
+    ) -> None:
+        data = b"".join(fetched)
+        wanted: Any = {"end": start + length, "aborted": aborted}
+        offsets = decode(data, columns=["offset"], start=start, **wanted).columns["offset"]
+        for columns in (["value"], []):
+            left = len(offsets)
+            for piece in decode_in_pieces(
+                data, columns=columns, start=start, piece_bytes=piece_bytes, **wanted
+            ):
+                left -= piece.rows
+                rest = decode(data, columns=["offset"], start=piece.next_offset, **wanted)
+                assert rest.columns["offset"].equals(offsets[len(offsets) - left :])
+            assert left == 0
+
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_pieces_are_not_smaller_than_they_must_be(self, codec: int) -> None:
+        data = zeros(100, 20_000, codec)
+        pieces = list(
+            decode_in_pieces(data, columns=["value"], start=0, end=100, piece_bytes=500_000)
+        )
+        assert len(pieces) == 5
+        assert all(piece.columns["value"].nbytes <= 500_000 for piece in pieces)
+
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_a_batch_that_is_larger_than_expected_begins_a_piece(self, codec: int) -> None:
+        data = zeros(1, 1, codec)
+        data += encode_batch([(None, bytes(50_000))], base_offset=1, codec=codec)
+        pieces = decode_in_pieces(data, columns=["value"], start=0, end=9, piece_bytes=49_000)
+        assert [piece.rows for piece in pieces] == [1, 1]
+
+    def test_a_fetch_that_is_not_compressed_is_one_piece_up_to_32_mib(self) -> None:
+        def rows(count: int) -> list[int]:
+            data = zeros(count, 1 << 20, codec=0)
+            pieces = decode_in_pieces(data, columns=["offset"], start=0, end=count)
+            return [piece.rows for piece in pieces]
+
+        assert rows(8) == [8]
+        assert rows(31) == [31]
+        assert len(rows(33)) == 2
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What decoding took: at its most, and while the caller had a piece."""
+
+    peak: int
+    held_max: int
+
+
+def memory_of(data: Buffer, piece_bytes: int) -> Memory:
+    decode(zeros(1, 1), columns=["value"], start=0, end=END)  # loads the kernels, which take memory
+    held_max = 0
+    tracemalloc.start()
+    try:
+        for piece in decode_in_pieces(
+            data, columns=["value"], start=0, end=END, piece_bytes=piece_bytes
+        ):
+            held_max = max(held_max, tracemalloc.get_traced_memory()[0])
+            del piece
+        return Memory(tracemalloc.get_traced_memory()[1], held_max)
+    finally:
+        tracemalloc.stop()
+
+
+class TestMemory:
+    def test_it_is_bound_by_a_piece_however_well_the_fetch_compresses(self) -> None:
+        size = 4 << 20
+        memory = memory_of(zeros(150, 800_000), size)
+        assert memory.peak < 4 * size  # a piece's records, its columns, and those of the one before
+        assert memory.held_max < 1.5 * size  # its columns
+
+    def test_a_wrong_guess_at_a_batch_s_size_is_not_kept(self) -> None:
+        """Batches that compress well and not at all take turns."""
+        noise = random.Random(1).randbytes(10_000)
+        data = bytearray()
+        for offset in range(0, 600, 2):
+            data += encode_batch([(None, bytes(10_000))], base_offset=offset, codec=4)
+            data += encode_batch([(None, noise)], base_offset=offset + 1, codec=4)
+        size = 4 << 20
+        assert memory_of(data, size).peak < 4 * size
+
+
+class TestTooLarge:
+    @pytest.mark.parametrize("codec", PACKED_CODECS)
+    def test_a_batch_with_too_much_is_named(
+        self, codec: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("penstock.records.arrow.decoding.DECOMPRESSED_BYTES_MAX", 1 << 20)
+        data = zeros(41, 100_000, codec)
+        data += encode_batch([(None, bytes(2 << 20))] * 2, base_offset=41, codec=codec)
+        read = []
+        with pytest.raises(  # noqa: PT012
+            TooLargeError, match=r"the batch at offset 41 .* more than 1 MiB .* decompressed"
+        ):
+            for piece in decode_in_pieces(data, columns=["value"], start=0, end=99):
+                read.append(piece.rows)
+        assert read == [41]
+
+    def test_more_than_256_mib_are_too_much(self) -> None:
+        claim = bytes([0x81, 0x80, 0x80, 0x80, 0x01])  # snappy: 2**28 + 1 bytes follow
+        batch = encode_batch([(None, b"v")])[:HEADER_BYTES] + claim + bytes(50)
+        length = len(batch) - LENGTH_OVERHEAD
+        data = changed(batch, length=length, attributes=2, base_offset=7)
+        with pytest.raises(TooLargeError, match=r"offset 7 .* more than 256 MiB"):
+            list(decode_in_pieces(data, columns=["value"], start=0, end=9))
+
+    def test_what_is_not_compressed_never_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("penstock.records.arrow.decoding.DECOMPRESSED_BYTES_MAX", 1 << 20)
+        data = encode_batch([(None, b"v")], codec=4)
+        data += encode_batch([(None, bytes(2 << 20))], base_offset=1)
+        pieces = decode_in_pieces(data, columns=["value"], start=0, end=9, piece_bytes=1000)
+        assert [piece.rows for piece in pieces] == [1, 1]
