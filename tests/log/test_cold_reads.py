@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import struct
+from bisect import bisect_right
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,19 @@ from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.log import ColdRead, FileSlice, PartitionLog
 from penstock.log.inspect import repair
 from penstock.log.timestamps import first_at_or_after
-from tests.log.support import NOW_MS, Disk, cut, damage, offsets, read_all, read_bytes, split, zero
+from tests.log.support import (
+    NOW_MS,
+    Disk,
+    batch,
+    cut,
+    damage,
+    offsets,
+    placed,
+    read_all,
+    read_bytes,
+    split,
+    zero,
+)
 
 MakeDisk = Callable[..., Disk]
 Look = Callable[[PartitionLog], Callable[[], object]]
@@ -337,6 +351,23 @@ class TestIndexes:
             assert found.read() == written[0]
         assert disk.log.failure is None
 
+    def test_where_a_segment_ends_does_not_depend_on_what_comes_behind_it_meanwhile(
+        self, old: Disk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Asked for in a thread in the moment between sealing it and adding the next one."""
+        log = old.log
+        sealed, following = log._segments[-2:]
+        log._segments = log._segments[:-1]
+        log.log_end_offset = following.base_offset
+
+        def overtaken(*given: Any, **more: Any) -> int:
+            found = bisect_right(*given, **more)
+            log.log_end_offset += 1
+            return found
+
+        monkeypatch.setattr("penstock.log.partition_log.bisect_right", overtaken)
+        assert log.end_behind(sealed) == following.base_offset
+
     def test_a_rebuild_does_not_disturb_those_who_read(self, old: Disk) -> None:
         held = []
         for offset in range(10):
@@ -398,6 +429,59 @@ class TestGaps:
         (disk.directory / "checkpoint").unlink(missing_ok=True)
         disk.start()
         return disk
+
+    def test_one_that_retention_took_with_its_segment_is_no_damage(self, gapped: Disk) -> None:
+        gapped.stop()
+        gapped.index(0).unlink()
+        log = gapped.start(retention_bytes=4000)
+        cold = log.read(0, 1 << 20)
+        assert isinstance(cold, ColdRead)
+        assert log.expire_segments() is not None
+        with pytest.raises(ApiError) as caught:
+            cold.run()
+        assert caught.value.code is ErrorCode.offset_out_of_range
+        assert log.failure is None
+
+    def test_one_that_is_dropped_with_the_whole_log_is_no_damage(
+        self, gapped: Disk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gapped.stop()
+        gapped.index(0).unlink()
+        log = gapped.start()
+        cold = log.read(0, 1 << 20)
+        save = PartitionLog._save_cut
+
+        def read_meanwhile(self: PartitionLog, *given: Any, **more: Any) -> None:
+            assert isinstance(cold, ColdRead)
+            with pytest.raises(ApiError) as caught:
+                cold.run()
+            assert caught.value.code is ErrorCode.not_leader_or_follower
+            save(self, *given, **more)
+
+        monkeypatch.setattr(PartitionLog, "_save_cut", read_meanwhile)
+        log.restart_at(500)
+        assert log.failure is None
+
+    def test_one_that_is_fetched_is_known_when_the_segment_behind_it_is_there(
+        self, make_disk: MakeDisk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk = make_disk()
+        written = disk.append_many(3, value_bytes=100)
+        start_with_bad_index(disk)
+        cold = disk.log.read(0, 1 << 20)
+        roll = PartitionLog._roll
+
+        def read_meanwhile(self: PartitionLog, *given: Any) -> Any:
+            segment = roll(self, *given)
+            assert isinstance(cold, ColdRead)
+            found = cold.run()
+            assert found is not None
+            assert split(found.read()) == written
+            return segment
+
+        monkeypatch.setattr(PartitionLog, "_roll", read_meanwhile)
+        disk.log.append_fetched(placed(batch(2), 10))
+        assert disk.log.failure is None
 
     def test_a_read_in_a_gap_gets_the_records_behind_it(self, gapped: Disk) -> None:
         expected = [i for i in range(100) if i != 10 and not 22 <= i < 33]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_right
+from collections.abc import Iterable
 
 from penstock.errors import CorruptLogError
 from penstock.log.checkpoint import (
@@ -137,8 +138,7 @@ class CuttableLog(DurableLog):
     def _cut_at(self, place: Place, last_end: int) -> CutPlan:
         end_offset, segment, byte = place
         at = self._segments.index(segment)
-        with self.index_files_lock:
-            segment.is_retired = True
+        self._retire(self._segments[at:])
         left = segment.shortened(byte, end_offset) if byte else None
         self._gaps = [gap for gap in self._gaps if gap[1] <= last_end]
         if last_end < end_offset:
@@ -165,6 +165,7 @@ class CuttableLog(DurableLog):
         new to a cluster does this with all of its logs, one after the other.
         """
         base_offset = offset if base_offset is None else base_offset
+        self._retire(self._segments)
         had_records = self.log_end_offset > 0 or self._cut is not None
         self._gaps = []
         self._producers, self._epochs = ProducerStates(), LeaderEpochs()
@@ -183,6 +184,12 @@ class CuttableLog(DurableLog):
             return plan
         self._cut = None
         return None
+
+    def _retire(self, segments: Iterable[Segment]) -> None:
+        """First of all: who reads them in a thread is to take nothing that follows for damage."""
+        with self.index_files_lock:
+            for segment in segments:
+                segment.is_retired = True
 
     def _save_cut(
         self, position: Position, segment: Segment | None, *, must_be_durable: bool

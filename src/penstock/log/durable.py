@@ -176,11 +176,12 @@ class DurableLog:
         self.fail(f"cannot sync {self.directory}: {error}")
         if self.on_sync_failed is not None:
             self.on_sync_failed()
+        self._checkpoint_turn.is_over = True
         try:
             plan = self._checkpoint_plan(SYNC_FAILED, INDEXES_NOT_WHOLE, must_be_durable=False)
         except OSError:
             return None
-        self._checkpoint_turn.last = plan
+        plan.is_last = True
         return plan
 
     def _position(self) -> Position:

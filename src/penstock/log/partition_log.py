@@ -241,9 +241,14 @@ class PartitionLog(CuttableLog):
         gap = (self.log_end_offset, header.base_offset)
         if gap[0] == gap[1]:
             return self._segment_for(header.size_bytes, header.last_offset + 1, now_ms)
-        # Between segments, as all gaps are: within one, a damaged offset would look the same.
-        segment = self._roll(now_ms, header.base_offset)
+        # Between segments, as all gaps are: within one, a damaged offset would look the same. It is known
+        # before the new segment is there, for those who read in threads.
         self._gaps.append(gap)
+        try:
+            segment = self._roll(now_ms, header.base_offset)
+        except OSError:
+            self._gaps.remove(gap)
+            raise
         self.log_end_offset = header.base_offset
         return segment
 
@@ -426,12 +431,15 @@ class PartitionLog(CuttableLog):
 
     def end_behind(self, segment: Segment) -> int | None:
         """The same of a sealed segment; None if it is no longer part of the log. For any thread."""
+        log_end = (
+            self.log_end_offset
+        )  # in this order, beside appends: that of the last segment, or less
         segments = self._segments
         following = bisect_right(segments, segment.base_offset, key=lambda one: one.base_offset)
         if following == 0 or segments[following - 1] is not segment:
             return None
         is_sealed_just_now = following == len(segments)
-        return self.log_end_offset if is_sealed_just_now else segments[following].base_offset
+        return log_end if is_sealed_just_now else segments[following].base_offset
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after this time. Blocks: runs in a thread."""
@@ -500,9 +508,10 @@ class PartitionLog(CuttableLog):
         directory = Directory(self.directory)
         if count == len(self._segments):
             self._roll(now_ms)
+        # In this order, beside reads in threads: what is not there any more is below the log's start.
+        self.log_start_offset = max(self.log_start_offset, self._segments[count].base_offset)
         gone, self._segments = self._segments[:count], self._segments[count:]
         self._unsynced = [item for item in self._unsynced if item[0] not in gone]
-        self.log_start_offset = max(self.log_start_offset, self._segments[0].base_offset)
         self._epochs.trim_start(self.log_start_offset)
         self._gaps = [gap for gap in self._gaps if gap[1] > self.log_start_offset]
         if self._watermark is not None:

@@ -89,15 +89,15 @@ class CheckpointTurn:
     Nor any from before a failed sync, or from after it: the one that tells of it is the last.
     """
 
-    __slots__ = ("cuts", "last", "lock")
+    __slots__ = ("cuts", "is_over", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.cuts = 0  # changed while the lock is held
-        self.last: CheckpointPlan | None = None
+        self.is_over = False  # but for the last one
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True)
 class CheckpointPlan:
     """A recovery point on its way to the disk."""
 
@@ -108,13 +108,14 @@ class CheckpointPlan:
     turn: CheckpointTurn
     cuts: int  # as many as there had been when this was the state of the log
     saved: Saved
+    is_last: bool = False  # it tells of a failed sync
 
     def run(self) -> None:
         """Write it. Blocks: runs in a thread. `OSError` leaves the one before in force."""
         if self.must_be_durable:
             self.indexes.sync()
         with self.turn.lock:
-            if self.turn.cuts == self.cuts and self.turn.last in (None, self):
+            if self.turn.cuts == self.cuts and (self.is_last or not self.turn.is_over):
                 checkpoint.save(self.directory, self.data, durable=self.must_be_durable)
 
 

@@ -74,14 +74,10 @@ class ColdRead:
                     return found
             return None
         except CorruptLogError as error:
-            self._check_not_cut(error)
+            self._check_not_overtaken(error)
             raise self._log.fail(f"{error}; run `penstock log verify`") from error
         except OSError as error:
-            self._check_not_cut(error)
-            if self._offset < self._log.log_start_offset:
-                raise ApiError(
-                    ErrorCode.offset_out_of_range, f"offset {self._offset} was deleted meanwhile"
-                ) from error
+            self._check_not_overtaken(error)
             raise StorageError(f"cannot read {self._log.directory}: {error.strerror}") from error
 
     def _read(self, part: Part) -> FileSlice | None:
@@ -95,15 +91,19 @@ class ColdRead:
             _verify(self._log, segment, found, part.segment_size, part.segment_end)
         return found
 
-    def _check_not_cut(self, error: Exception) -> None:
-        """If the log was cut meanwhile, that its files are not what they were is no damage.
+    def _check_not_overtaken(self, error: Exception) -> None:
+        """If the log was cut, or its begin deleted, that its files are not what they were is no damage.
 
-        The reader is to ask again: what it wants may be there still.
+        After a cut the reader is to ask again: what it wants may be there still.
         """
         is_being_cut = any(part.segment.is_retired for part in self._parts)
         if is_being_cut or len(self._log.cut_offsets) > self._cuts:
             raise ApiError(
                 ErrorCode.not_leader_or_follower, "the log was cut while it was read"
+            ) from error
+        if self._offset < self._log.log_start_offset:
+            raise ApiError(
+                ErrorCode.offset_out_of_range, f"offset {self._offset} was deleted meanwhile"
             ) from error
 
 
