@@ -210,8 +210,9 @@ class SpreadCoordinator:
         It may be there again already: what was committed for the new one stays. Returns when it is done,
         however long that takes; a slot that is loaded, or taken, meanwhile does it by itself.
         """
-        self._deleted_while_loading.append(name)
         loaded = [held for held in self._held.values() if held.coordinator.is_loaded]
+        if len(loaded) < len(self._held):
+            self._deleted_while_loading.append(name)
         await asyncio.gather(*[self._forget_topic(held, name) for held in loaded])
 
     async def _forget_topic(self, held: _Held, name: str) -> None:
