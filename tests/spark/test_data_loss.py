@@ -8,16 +8,17 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition as Where
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from penstock.cli.adminapi import AdminClient, NewPartitions
-from penstock.client.cluster import Cluster
+from penstock.client.cluster import LATEST, Cluster
 from penstock.log.scan import scan
 from penstock.model import TopicPartition
 from penstock.spark.batch import PenstockReader
@@ -313,6 +314,133 @@ class Meddled(Cluster):
         if meddle is not None:
             meddle()
         return found
+
+
+class Misled(Cluster):
+    """The brokers it talks to are behind the others for a moment."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(bootstrap, retry_timeout_ms=2_000)
+        self.offsets_short_by = 0  # in the next answer that tells where logs end
+        self.committed_short_by = 0  # in every one that tells where committed records end
+        self.topics_unknown = 0  # in so many answers, none is there
+        self.old_ids: dict[str, uuid.UUID] = {}  # in the next answer
+
+    def offsets(
+        self, wanted: Mapping[TopicPartition, int], *, committed: bool = False
+    ) -> dict[TopicPartition, int | None]:
+        found = super().offsets(wanted, committed=committed)
+        if LATEST not in wanted.values():
+            return found
+        short_by = self.offsets_short_by + (self.committed_short_by if committed else 0)
+        self.offsets_short_by = 0
+        return {one: max((offset or 0) - short_by, 0) for one, offset in found.items()}
+
+    def partitions(self, topics: Collection[str]) -> dict[str, int | None]:
+        if self.topics_unknown:
+            self.topics_unknown -= 1
+            return dict.fromkeys(topics)
+        return super().partitions(topics)
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, uuid.UUID]:
+        old_ids, self.old_ids = self.old_ids, {}
+        return {**super().topic_ids(topics), **old_ids}
+
+
+class TestABrokerThatIsBehind:
+    """It is asked again before anything is believed to be lost."""
+
+    @pytest.fixture
+    def misled(self, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Misled:
+        cluster = Misled(topic.broker.bootstrap)
+        monkeypatch.setattr(ClusterSettings, "connect", lambda _: cluster)
+        return cluster
+
+    @pytest.fixture
+    def query(self, topic: Topic, misled: Misled) -> Query:
+        """One that has read all ten records."""
+        topic.write(range(10))
+        query = Query(topic).begin()
+        assert len(query.batch()) == 10
+        return query
+
+    def stays(self, query: Query) -> bool:
+        return query.reader.latestOffset(query.at, ALL) is query.at
+
+    def test_in_its_ends(self, query: Query, misled: Misled) -> None:
+        misled.offsets_short_by = 4
+        assert self.stays(query)
+
+    def test_in_its_topics(self, query: Query, misled: Misled) -> None:
+        misled.topics_unknown = 1
+        assert self.stays(query)
+
+    def test_in_its_ids(self, query: Query, topic: Topic, misled: Misled) -> None:
+        misled.old_ids = {topic.name: uuid.uuid4()}
+        assert self.stays(query)
+
+    def test_when_an_available_now_query_begins(self, query: Query, misled: Misled) -> None:
+        misled.offsets_short_by = 4
+        query.reader.prepareForTriggerAvailableNow()
+        assert self.stays(query)
+
+    def test_then_in_its_topics(self, query: Query, misled: Misled) -> None:
+        misled.topics_unknown = 1
+        query.reader.prepareForTriggerAvailableNow()
+        assert self.stays(query)
+
+    @pytest.mark.parametrize("available_now", [False, True])
+    def test_a_transaction_that_is_open_before_our_place_is_no_loss(
+        self, query: Query, topic: Topic, misled: Misled, available_now: bool
+    ) -> None:
+        """The query read uncommitted records until now."""
+        misled.committed_short_by = 4
+        now = Query(topic, **{"kafka.isolation.level": "read_committed"})
+        now.at = query.at
+        if available_now:
+            now.reader.prepareForTriggerAvailableNow()
+        assert self.stays(now)
+
+
+def test_what_vanishes_while_a_batch_waits_for_more_is_judged_as_it_was_seen_last(
+    topic: Topic,
+) -> None:
+    waiting = {"minOffsetsPerTrigger": "100", "maxTriggerDelay": "1h"}
+    topic.write(range(2))
+    query = Query(topic, **waiting).begin()
+    assert len(query.batch(ReadMinRows(100))) == 2  # the first batch does not wait
+    make_anew(topic, "a", "b", "c")
+    for _ in range(2):
+        assert query.batch(ReadMinRows(100)) == []
+    delete_topic(topic)
+    for _ in range(2):
+        assert query.batch(ReadMinRows(100)) == []
+
+
+@pytest.mark.parametrize("was_idle", [False, True])
+def test_a_topic_made_anew_is_read_from_its_start_if_the_checkpoint_has_no_id(
+    topic: Topic, was_idle: bool
+) -> None:
+    """As one of the connector has none. A reader that has seen the old topic knows."""
+    topic.write(range(5))
+    query = Query(topic, failOnDataLoss="true" if was_idle else "false")
+    query.at = {topic.name: {"0": 5, "1": 0}}
+    if was_idle:
+        assert query.batch() == []
+    make_anew(topic, "a", "b")
+    assert query.batch() == ["a", "b"]
+    assert query.batch() == []
+
+
+def test_the_partitions_that_it_has_more_owe_us_nothing(topic: Topic) -> None:
+    topic.write(range(5))
+    query = Query(topic).begin()
+    query.batch()
+    delete_topic(topic)
+    topic.broker.create_topic(topic.name, partitions=3)
+    topic.write(["a", "b"], partition=2)
+    delete_before(topic, 1, partition=2)
+    assert query.batch() == ["b"]
 
 
 @pytest.mark.parametrize("of", ["stream", "batch"])

@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import UnknownTopic
+from penstock.model import TopicPartition
 from penstock.spark.offsets import Offsets
 from penstock.spark.subscription import Resolver, Subscription
 
@@ -24,14 +25,24 @@ class Logs:
     ends: Offsets
     ids: Mapping[str, uuid.UUID]  # those that are known
 
+    def made_anew(self, known: Mapping[str, uuid.UUID]) -> set[TopicPartition]:
+        """The partitions of topics that had another id: they were deleted, and made anew."""
+        topics = {name for name, now in self.ids.items() if known.get(name, now) != now}
+        return {one for one in self.ends if one.topic in topics}
+
 
 def look(
-    cluster: Cluster, subscription: Subscription, resolver: Resolver, expected: Offsets
+    cluster: Cluster,
+    subscription: Subscription,
+    resolver: Resolver,
+    expected: Offsets,
+    known: Mapping[str, uuid.UUID],
 ) -> Logs:
     """Look at the logs, and again after a while if one is gone, or ends before what is `expected`.
 
-    A broker that has just started may not know of a topic yet, and one that just lost its lead may not
-    know that it did. A topic that vanishes while we look is not there.
+    Or if a topic has another id than is `known`. A broker that has just started may not have heard of a
+    topic yet, and one that just lost its lead may not know that it did. A topic that vanishes while we
+    look is not there.
     """
     found: Logs | None = None
     failure: UnknownTopic | None = None
@@ -45,7 +56,8 @@ def look(
             failure = error
             continue
         found = Logs(first, ends, cluster.topic_ids({one.topic for one in partitions}))
-        if all(ends.get(one, -1) >= offset for one, offset in expected.items()):
+        is_whole = all(ends.get(one, -1) >= offset for one, offset in expected.items())
+        if is_whole and not found.made_anew(known):
             break
     if found is None:
         assert failure is not None

@@ -66,7 +66,11 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
         self._sizes = Sizes()
         # Where the query began, until its first batch is planned.
         self._initial: Offsets | None = None
-        self._seen: Offsets = {}  # the ends of logs when last looked at
+        self._latest: Offsets = {}  # the ends of logs when last looked at
+        # The same of the topics that batches were planned for: one may be gone, or another, by now.
+        self._seen: Offsets = {}
+        self._ids: dict[str, uuid.UUID] = {}  # of topics, where the checkpoint has none
+        self._gone: set[TopicPartition] = set()  # in the checkpoint, and found to be gone for sure
         self._target: Offsets | None = None  # where an AvailableNow query ends
         self._connected: Cluster | None = None
 
@@ -86,8 +90,8 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
             self._cluster, committed=self._settings.committed, on_no_match=self._on_no_match
         )
 
-    def _look(self, expected: Offsets) -> Logs:
-        return look(self._cluster, self._subscription, self._resolver, expected)
+    def _look(self, expected: Offsets, known: Mapping[str, uuid.UUID]) -> Logs:
+        return look(self._cluster, self._subscription, self._resolver, expected, known)
 
     # Where a batch begins and ends
 
@@ -122,46 +126,56 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
         return self._admission.default_limit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = dict(self._look({}).ends)
+        self._target = dict(self._look({}, {}).ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        return to_json(self._seen) or None
+        return to_json(self._latest) or None
 
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """How far the next batch goes. The same as `start`, to the letter, if there is none."""
         before = from_json(start)
-        logs = self._look(before)
-        anew = _made_anew(ids_of(start), logs)
+        known = {**self._ids, **ids_of(start)}
+        logs = self._look({one: at for one, at in before.items() if one not in self._gone}, known)
+        self._latest = dict(logs.ends)
+        self._gone = before.keys() - logs.ends.keys()
+        anew = logs.made_anew(known) | _seem_anew(before, known, logs)
         self._report_deleted(before, logs)
-        self._report_anew(before, anew)
-        begin = {**before, **{one: logs.first[one] for one in before if one in anew}}
+        self._report_anew(before, anew, known)
+        begin = {**before, **{one: logs.first[one] for one in anew}}
         # Spark runs one batch at a time, so all before the start of the next one is done. It calls
         # `commit` later than this: not before there is more to read.
         self._commit({one: at for one, at in begin.items() if one in logs.ends})
         self._report_cut_back(begin, logs)
         if self._gaps.fail:  # before the batch is written down, where it would fail again and again
             self._report_trimmed(begin, logs.ends, logs.first)
-        self._seen = dict(logs.ends)
-        ends = self._ends_of_batches(logs)
+        self._seen |= {one: end for one, end in logs.ends.items() if one not in anew}
+        self._ids = {**logs.ids, **self._ids}
+        ends = self._ends_of_batches(begin, logs)
         starts = {one: _start_of(begin.get(one), logs.first[one], ends[one]) for one in ends}
         wait = self._target is None
         end = self._admission.end_of_batch(starts, ends, limit, may_wait=wait)
         if end is None or (end == before and not anew):
             return start
+        self._seen, self._ids = dict(logs.ends), dict(logs.ids)
         is_first = self._initial is not None and begin == self._initial
         return to_json(end, ids=logs.ids, initial=begin if anew or is_first else None)
 
-    def _ends_of_batches(self, logs: Logs) -> Offsets:
-        """Where the logs end for us: an AvailableNow query goes no further than they did at its start."""
+    def _ends_of_batches(self, begin: Offsets, logs: Logs) -> Offsets:
+        """Where the logs end for us: an AvailableNow query goes no further than they did at its start.
+
+        Nor does it go back: who told where they ended may not have known.
+        """
         if self._target is None:
             return logs.ends
-        return {
-            one: min(self._target[one], end)
-            for one, end in logs.ends.items()
-            if one in self._target
-        }
+        ends = {}
+        for one, end in logs.ends.items():
+            at = begin.get(one)
+            target = self._target.get(one, at)
+            if target is not None:
+                ends[one] = min(target if at is None else max(target, at), end)
+        return ends
 
     # What is lost
 
@@ -173,13 +187,17 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
             seen = self._seen.get(one)
             self._gaps.report(Gap(one, begin[one], seen, "the topic or partition was deleted"))
 
-    def _report_anew(self, begin: Offsets, anew: Collection[TopicPartition]) -> None:
+    def _report_anew(
+        self, begin: Offsets, anew: Collection[TopicPartition], known: Collection[str]
+    ) -> None:
         """What was left of topics that are others by now, under the same name."""
         for one in sorted(begin.keys() & anew):
             if self._is_all_read(one, begin[one]):
                 log.info("%s was made anew; all that was seen of it has been read", one)
                 continue
             reason = "the topic was deleted and made anew"
+            if one.topic not in known:
+                reason += ", or its log was cut back: it ends before"
             self._gaps.report(Gap(one, begin[one], self._seen.get(one), reason))
 
     def _is_all_read(self, one: TopicPartition, at: int) -> bool:
@@ -220,9 +238,9 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
         initial = initial_of(end)
         begin = from_json(start) if initial is None else initial
         ends = from_json(end)
-        logs = self._look(ends)
+        logs = self._look(ends, ids_of(end))
         gone = {one: "the topic or partition was deleted" for one in ends if one not in logs.ends}
-        gone |= dict.fromkeys(_made_anew(ids_of(end), logs), "the topic was deleted and made anew")
+        gone |= dict.fromkeys(logs.made_anew(ids_of(end)), "the topic was deleted and made anew")
         for one in sorted(gone.keys() & ends.keys()):
             if begin.get(one, 0) < ends[one]:
                 self._gaps.report(Gap(one, begin.get(one, 0), ends[one], gone[one]))
@@ -261,10 +279,16 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
             self._connected.close()
 
 
-def _made_anew(known: Mapping[str, uuid.UUID], logs: Logs) -> set[TopicPartition]:
-    """The partitions of topics that have another id than they had."""
-    topics = {name for name, now in logs.ids.items() if known.get(name, now) != now}
-    return {one for one in logs.ends if one.topic in topics}
+def _seem_anew(before: Offsets, known: Mapping[str, uuid.UUID], logs: Logs) -> set[TopicPartition]:
+    """Partitions that end before our place, of topics whose id nobody noted: as if they were made anew.
+
+    So are offsets that the connector wrote. Where it is wrong, records are read twice and not lost.
+    """
+    return {
+        one
+        for one, at in before.items()
+        if one in logs.ends and at > logs.ends[one] and one.topic not in known
+    }
 
 
 def _start_of(at: int | None, first: int, end: int) -> int:

@@ -146,9 +146,8 @@ class Resolver:
                 return {one: max(latest[one] - count, earliest[one]) for one in partitions}
 
     def _first_since(self, wanted: Offsets, edge: str) -> Offsets:
-        ends = self.latest(
-            wanted
-        )  # before: a record that comes meanwhile is behind it, or is found
+        # Before the times are looked up: a record that comes meanwhile is found, or behind the end.
+        ends = self.latest(wanted)
         found = self._cluster.offsets(wanted, committed=self._committed)
         unmatched = [one for one in wanted if found.get(one) is None]
         if unmatched and edge == "starting" and self._on_no_match == "error":
