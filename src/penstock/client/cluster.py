@@ -105,23 +105,19 @@ class Cluster:
             )
             return new("DescribeConfigsRequest", resources=(resource,))
 
-        retry = self.network.retry(f"asking for the settings of topic {topic!r}")
-        while True:
-            try:
-                answer = self.network.call_any(DESCRIBE_CONFIGS, build)
-                for result in answer.results:
-                    if result.error_code is not ErrorCode.none:
-                        what = f"the settings of topic {topic!r} are not told"
-                        raise broker_error(result.error_code, what)
-                return any(
-                    entry.name == _CLEANUP_POLICY and "compact" in (entry.value or "")
-                    for result in answer.results
-                    for entry in result.configs
-                )
-            except ClientError as error:
-                if self.network.is_hopeless(error):
-                    raise
-                retry.pause(error)
+        def ask() -> bool:
+            answer = self.network.call_any(DESCRIBE_CONFIGS, build)
+            for result in answer.results:
+                if result.error_code is not ErrorCode.none:
+                    what = f"the settings of topic {topic!r} are not told"
+                    raise broker_error(result.error_code, what)
+            return any(
+                entry.name == _CLEANUP_POLICY and "compact" in (entry.value or "")
+                for result in answer.results
+                for entry in result.configs
+            )
+
+        return self.network.patiently(f"asking for the settings of topic {topic!r}", ask)
 
     def sizes(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Bytes on the leader's disk. A partition that no broker can tell about is missing."""
@@ -229,21 +225,18 @@ class Cluster:
         ask: Callable[[Address, list[TopicPartition]], None],
     ) -> None:
         """Call `ask` for each leader with the partitions it leads, all over again while it fails."""
-        retry = self.network.retry(doing)
-        fresh = False
-        while True:
-            try:
-                by_address: dict[Address, list[TopicPartition]] = defaultdict(list)
-                for partition, leader in self.topology.leaders(partitions, fresh=fresh).items():
-                    by_address[leader.address].append(partition)
-                for address, led in by_address.items():
-                    ask(address, led)
-                return
-            except ClientError as error:
-                if self.network.is_hopeless(error):
-                    raise
-                retry.pause(error)
-                fresh = True
+        is_again = False
+
+        def ask_all() -> None:
+            nonlocal is_again
+            fresh, is_again = is_again, True
+            by_address: dict[Address, list[TopicPartition]] = defaultdict(list)
+            for partition, leader in self.topology.leaders(partitions, fresh=fresh).items():
+                by_address[leader.address].append(partition)
+            for address, led in by_address.items():
+                ask(address, led)
+
+        self.network.patiently(doing, ask_all)
 
     # Groups
 
@@ -269,17 +262,13 @@ class Cluster:
                 transaction_timeout=datetime.timedelta(minutes=1),
             )
 
-        retry = self.network.retry("asking for a producer id")
-        while True:
-            try:
-                answer = self.network.call_any(INIT_PRODUCER_ID, build)
-                if answer.error_code is ErrorCode.none:
-                    return answer.producer_id, answer.producer_epoch
+        def ask() -> tuple[int, int]:
+            answer = self.network.call_any(INIT_PRODUCER_ID, build)
+            if answer.error_code is not ErrorCode.none:
                 raise BrokerError(answer.error_code, "no producer id was given")
-            except ClientError as error:
-                if self.network.is_hopeless(error):
-                    raise
-                retry.pause(error)
+            return answer.producer_id, answer.producer_epoch
+
+        return self.network.patiently("asking for a producer id", ask)
 
 
 def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
 from penstock.client.connection import Address
-from penstock.client.errors import BrokerError, ClientError, broker_error
+from penstock.client.errors import BrokerError, broker_error
 from penstock.client.network import Network
 from penstock.client.wire import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, Messages
 from penstock.errors import ErrorCode
@@ -92,17 +92,14 @@ class GroupOffsets:
 
     def _at_coordinator(self, group: str, doing: str, ask: Callable[[Address], Result]) -> Result:
         """What `ask` returns when it is called with the broker that keeps the group."""
-        retry = self._network.retry(doing)
-        while True:
-            try:
-                address = self._coordinators.get(group) or self._find_coordinator(group)
-                self._coordinators[group] = address
-                return ask(address)
-            except ClientError as error:
-                self._coordinators.pop(group, None)
-                if self._network.is_hopeless(error):
-                    raise
-                retry.pause(error)
+
+        def ask_there() -> Result:
+            address = self._coordinators.pop(group, None) or self._find_coordinator(group)
+            found = ask(address)
+            self._coordinators[group] = address  # one that failed is looked for anew
+            return found
+
+        return self._network.patiently(doing, ask_there)
 
     def _find_coordinator(self, group: str) -> Address:
         def build(new: Messages) -> Any:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from penstock.client.connection import Address, Connection, parse_bootstrap
 from penstock.client.errors import BrokerUnreachable, ClientError
 from penstock.client.retrying import Retry
 from penstock.client.wire import Api, Build
 from penstock.errors import ConfigError
+
+Result = TypeVar("Result")
 
 
 class _Shared:
@@ -94,10 +96,18 @@ class Network:
 
     # Calls
 
-    def retry(self, doing: str) -> Retry:
-        return Retry(doing, self.retry_timeout_ms)
+    def patiently(self, doing: str, ask: Callable[[], Result]) -> Result:
+        """What `ask` returns, tried again while it fails with what passes."""
+        retry = Retry(doing, self.retry_timeout_ms)
+        while True:
+            try:
+                return ask()
+            except ClientError as error:
+                if self._is_hopeless(error):
+                    raise
+                retry.pause(error)
 
-    def is_hopeless(self, error: ClientError) -> bool:
+    def _is_hopeless(self, error: ClientError) -> bool:
         """Whether the bootstrap servers have names that do not exist, which waiting does not change.
 
         Once a broker was reached, names are right: one that is gone comes back with its broker, as that

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from penstock.client.connection import Address
-from penstock.client.errors import BrokerError, ClientError, UnknownTopic
+from penstock.client.errors import BrokerError, UnknownTopic
 from penstock.client.network import Network
 from penstock.client.wire import METADATA, Messages
 from penstock.errors import ErrorCode
@@ -79,14 +79,8 @@ class Topology:
 
     def patient_refresh(self, names: Collection[str] | None) -> dict[str, TopicInfo | None]:
         """The same, tried again while brokers are away."""
-        retry = self._network.retry("asking for the topics of the cluster")
-        while True:
-            try:
-                return self.refresh(names)
-            except ClientError as error:
-                if self._network.is_hopeless(error):
-                    raise
-                retry.pause(error)
+        doing = "asking for the topics of the cluster"
+        return self._network.patiently(doing, lambda: self.refresh(names))
 
     def topic_id(self, name: str) -> uuid.UUID | None:
         """As last heard of; None: not known, or the broker is too old to tell."""
