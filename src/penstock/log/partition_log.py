@@ -378,42 +378,31 @@ class PartitionLog(CuttableLog):
             )
         at = self._segment_index(offset)
         try:
-            if watermark is None:
-                found = self._read_warm(at, offset, bytes_max)
-            else:
-                found = self._read_warm_below(watermark.place, at, offset, bytes_max)
+            end = None if watermark is None else watermark.place
+            return self._read_warm(end, at, offset, bytes_max)
         except (_ColdError, BadIndexError, UncheckedGapError):
             return ColdRead(self, self._parts(watermark, at), offset, bytes_max)
         except CorruptLogError as error:
             raise self.fail(f"{error}; run `penstock log verify`") from error
         except OSError as error:
             raise StorageError(f"cannot read {self.directory}: {error.strerror}") from error
-        return found
 
-    def _read_warm(self, at: int, offset: int, bytes_max: int) -> FileSlice | None:
+    def _read_warm(
+        self, end: Place | None, at: int, offset: int, bytes_max: int
+    ) -> FileSlice | None:
         """From segment `at`, or the next with records if a gap ends it; None if a gap ends the log.
 
-        `_ColdError`, or what `Segment.read` raises, if the disk would be waited for.
+        With `end`, as if the log ended there. `_ColdError`, or what `Segment.read` raises, if the disk
+        would be waited for.
         """
+        last = self._segments[-1] if end is None else end.segment
         for i in range(at, len(self._segments)):
             segment = self._segments[i]
+            is_last = segment is last
             _check_indexed(segment)
-            found = segment.read(offset, bytes_max, segment.size, self.end_of(i))
-            if found is not None:
-                _check_warm(segment, found)
-                found.has_more |= i + 1 < len(self._segments)
-                return found
-        return None
-
-    def _read_warm_below(
-        self, end: Place, at: int, offset: int, bytes_max: int
-    ) -> FileSlice | None:
-        """As `_read_warm`, as if the log ended at `end`."""
-        for i in range(at, len(self._segments)):
-            segment = self._segments[i]
-            is_last = segment is end.segment
-            _check_indexed(segment)
-            size, end_offset = (end.byte, end.offset) if is_last else (segment.size, self.end_of(i))
+            size, end_offset = segment.size, self.end_of(i)
+            if is_last and end is not None:
+                size, end_offset = end.byte, end.offset
             found = segment.read(offset, bytes_max, size, end_offset)
             if found is not None:
                 _check_warm(segment, found)
@@ -431,9 +420,8 @@ class PartitionLog(CuttableLog):
 
     def end_behind(self, segment: Segment) -> int | None:
         """The same of a sealed segment; None if it is no longer part of the log. For any thread."""
-        log_end = (
-            self.log_end_offset
-        )  # in this order, beside appends: that of the last segment, or less
+        # In this order, beside appends: what comes behind a sealed segment does not count for it.
+        log_end = self.log_end_offset
         segments = self._segments
         following = bisect_right(segments, segment.base_offset, key=lambda one: one.base_offset)
         if following == 0 or segments[following - 1] is not segment:
