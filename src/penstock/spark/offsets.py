@@ -218,9 +218,9 @@ def to_json(
     for topic, partition in sorted(offsets):
         numbers = table.setdefault(topic, {})
         numbers[str(partition)] = offsets[TopicPartition(topic, partition)]
-    for topic in sorted(table.keys() & (ids or {}).keys()):
-        assert ids is not None
-        table[f"{_ID}{topic}:{_shown(ids[topic])}"] = {}
+    for topic, topic_id in sorted((ids or {}).items()):
+        if topic in table:
+            table[f"{_ID}{topic}:{_shown(topic_id)}"] = {}
     if initial is not None:
         table[_INITIAL] = to_json(initial)
     return table

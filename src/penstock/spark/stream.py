@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from penstock.client.cluster import Cluster
 
 log: Final = logging.getLogger("penstock.spark")
+
+_DELETED: Final = "the topic or partition was deleted"
+_ANEW: Final = "the topic was deleted and made anew"
+_SEEMS_ANEW: Final = f"{_ANEW}, or its log was cut back: it ends before"
 
 
 class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -141,8 +145,9 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
         self._latest = dict(logs.ends)
         self._gone = before.keys() - logs.ends.keys()
         anew = logs.made_anew(known) | _seem_anew(before, known, logs)
-        self._report_deleted(before, logs)
-        self._report_anew(before, anew, known)
+        reasons = dict.fromkeys(self._gone, _DELETED)
+        reasons |= {one: _ANEW if one.topic in known else _SEEMS_ANEW for one in anew}
+        self._report_left(before, reasons)
         begin = {**before, **{one: logs.first[one] for one in anew}}
         # Spark runs one batch at a time, so all before the start of the next one is done. It calls
         # `commit` later than this: not before there is more to read.
@@ -179,30 +184,14 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
 
     # What is lost
 
-    def _report_deleted(self, begin: Offsets, logs: Logs) -> None:
-        for one in sorted(begin.keys() - logs.ends.keys()):
-            if self._is_all_read(one, begin[one]):
-                log.info("%s was deleted; all that was seen of it has been read", one)
-                continue
+    def _report_left(self, begin: Offsets, reasons: Mapping[TopicPartition, str]) -> None:
+        """What was left to read of logs that are gone for these reasons, if anything was."""
+        for one in sorted(begin.keys() & reasons.keys()):
             seen = self._seen.get(one)
-            self._gaps.report(Gap(one, begin[one], seen, "the topic or partition was deleted"))
-
-    def _report_anew(
-        self, begin: Offsets, anew: Collection[TopicPartition], known: Collection[str]
-    ) -> None:
-        """What was left of topics that are others by now, under the same name."""
-        for one in sorted(begin.keys() & anew):
-            if self._is_all_read(one, begin[one]):
-                log.info("%s was made anew; all that was seen of it has been read", one)
+            if seen is not None and seen <= begin[one]:
+                log.info("%s: %s; all that was seen of it has been read", one, reasons[one])
                 continue
-            reason = "the topic was deleted and made anew"
-            if one.topic not in known:
-                reason += ", or its log was cut back: it ends before"
-            self._gaps.report(Gap(one, begin[one], self._seen.get(one), reason))
-
-    def _is_all_read(self, one: TopicPartition, at: int) -> bool:
-        seen = self._seen.get(one)
-        return seen is not None and seen <= at
+            self._gaps.report(Gap(one, begin[one], seen, reasons[one]))
 
     def _report_cut_back(self, begin: Offsets, logs: Logs) -> None:
         """Logs that end before the place where we are: what was there is lost, or there twice."""
@@ -239,8 +228,8 @@ class PenstockStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvail
         begin = from_json(start) if initial is None else initial
         ends = from_json(end)
         logs = self._look(ends, ids_of(end))
-        gone = {one: "the topic or partition was deleted" for one in ends if one not in logs.ends}
-        gone |= dict.fromkeys(logs.made_anew(ids_of(end)), "the topic was deleted and made anew")
+        gone = dict.fromkeys(ends.keys() - logs.ends.keys(), _DELETED)
+        gone |= dict.fromkeys(logs.made_anew(ids_of(end)), _ANEW)
         for one in sorted(gone.keys() & ends.keys()):
             if begin.get(one, 0) < ends[one]:
                 self._gaps.report(Gap(one, begin.get(one, 0), ends[one], gone[one]))
