@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,17 @@ from kio.schema.errors import ErrorCode
 
 from penstock.kafka.fetch_codec import PartitionData, decode_request, encode_response
 from penstock.kafka.handlers import REGISTRY
-from penstock.kafka.primitives import ELEMENTS_MAX, MALFORMED
+from penstock.kafka.primitives import ELEMENTS_MAX
 from penstock.log import FileSlice
 from penstock.log.segment import LogFile
-from tests.kafka.strategies import ERRORS, TEXTS, entities, examples, integers
-from tests.kafka.tagging import encode_with_tags, tagged_fields, uvarint
+from tests.kafka.codec_rules import (
+    checked,
+    must_read_garbage_or_find_it_malformed,
+    must_read_what_kio_writes,
+    must_refuse_whatever_is_cut_short,
+)
+from tests.kafka.strategies import ERRORS, TEXTS, integers
+from tests.kafka.tagging import uvarint
 from tests.kafka.wire import build, decode, encode, fetch, must_equal
 
 FETCH = 1
@@ -28,7 +35,6 @@ VERSIONS = list(REGISTRY[FETCH].versions)
 NO_ID = uuid.UUID(int=0)
 
 every_version = pytest.mark.parametrize("version", VERSIONS)
-checked = examples(40)
 
 
 def read(version: int, data: bytes) -> Any:
@@ -93,13 +99,12 @@ def test_every_version_of_kio_is_served() -> None:
 
 @every_version
 def test_a_request_is_read_as_kio_wrote_it(version: int) -> None:
-    @checked
-    @given(entities(kio.index.load_request_schema(FETCH, version)), tagged_fields())
-    def check(entity: Any, tags: Any) -> None:
-        for data in (encode(entity), encode_with_tags(entity, tags)):
-            must_equal(ours_plain(read(version, data)), plain(version, entity))
-
-    check()
+    request_type = kio.index.load_request_schema(FETCH, version)
+    must_read_what_kio_writes(
+        request_type,
+        lambda data: ours_plain(read(version, data)),
+        lambda entity: plain(version, entity),
+    )
 
 
 def a_request(version: int) -> Any:
@@ -110,25 +115,13 @@ def a_request(version: int) -> Any:
 @every_version
 def test_a_request_cut_short_anywhere_is_malformed(version: int) -> None:
     data = encode(a_request(version))
-    for size in range(len(data)):
-        with pytest.raises(MALFORMED):
-            read(version, data[:size])
+    must_refuse_whatever_is_cut_short(partial(read, version), data)
 
 
 @every_version
 def test_garbage_is_read_or_malformed_and_nothing_else(version: int) -> None:
     valid = encode(a_request(version))
-
-    @checked
-    @given(st.binary(max_size=60), st.integers(0, len(valid)), st.integers(0, len(valid)))
-    def check(garbage: bytes, start: int, end: int) -> None:
-        for data in (garbage, valid[:start] + garbage + valid[end:]):
-            try:
-                read(version, data)
-            except MALFORMED:
-                continue
-
-    check()
+    must_read_garbage_or_find_it_malformed(partial(read, version), valid)
 
 
 @pytest.mark.parametrize("version", [7, 12])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import kio.index
@@ -20,16 +21,21 @@ from penstock.kafka.list_offsets_codec import (
     decode_request,
     encode_response,
 )
-from penstock.kafka.primitives import ELEMENTS_MAX, MALFORMED
-from tests.kafka.strategies import ERRORS, TEXTS, entities, examples, integers
-from tests.kafka.tagging import encode_with_tags, tagged_fields, uvarint
+from penstock.kafka.primitives import ELEMENTS_MAX
+from tests.kafka.codec_rules import (
+    checked,
+    must_read_garbage_or_find_it_malformed,
+    must_read_what_kio_writes,
+    must_refuse_whatever_is_cut_short,
+)
+from tests.kafka.strategies import ERRORS, TEXTS, integers
+from tests.kafka.tagging import uvarint
 from tests.kafka.wire import build, decode, encode, must_equal, request
 
 LIST_OFFSETS = 2
 VERSIONS = list(REGISTRY[LIST_OFFSETS].versions)
 
 every_version = pytest.mark.parametrize("version", VERSIONS)
-checked = examples(40)
 topics_found = st.lists(
     st.builds(
         TopicOffsets,
@@ -76,13 +82,8 @@ def test_every_version_of_kio_is_served() -> None:
 
 @every_version
 def test_a_request_is_read_as_kio_wrote_it(version: int) -> None:
-    @checked
-    @given(entities(kio.index.load_request_schema(LIST_OFFSETS, version)), tagged_fields())
-    def check(entity: Any, tags: Any) -> None:
-        for data in (encode(entity), encode_with_tags(entity, tags)):
-            must_equal(read(version, data), ours(entity))
-
-    check()
+    request_type = kio.index.load_request_schema(LIST_OFFSETS, version)
+    must_read_what_kio_writes(request_type, partial(read, version), ours)
 
 
 def a_request(version: int) -> bytes:
@@ -94,25 +95,13 @@ def a_request(version: int) -> bytes:
 @every_version
 def test_a_request_cut_short_anywhere_is_malformed(version: int) -> None:
     data = a_request(version)
-    for size in range(len(data)):
-        with pytest.raises(MALFORMED):
-            read(version, data[:size])
+    must_refuse_whatever_is_cut_short(partial(read, version), data)
 
 
 @every_version
 def test_garbage_is_read_or_malformed_and_nothing_else(version: int) -> None:
     valid = a_request(version)
-
-    @checked
-    @given(st.binary(max_size=60), st.integers(0, len(valid)), st.integers(0, len(valid)))
-    def check(garbage: bytes, start: int, end: int) -> None:
-        for data in (garbage, valid[:start] + garbage + valid[end:]):
-            try:
-                read(version, data)
-            except MALFORMED:
-                continue
-
-    check()
+    must_read_garbage_or_find_it_malformed(partial(read, version), valid)
 
 
 @pytest.mark.parametrize("version", [1, 11])

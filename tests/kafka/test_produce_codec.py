@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
+from functools import partial
 from typing import Any
 
 import kio.index
@@ -13,10 +14,16 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from penstock.kafka.handlers import REGISTRY
-from penstock.kafka.primitives import ELEMENTS_MAX, MALFORMED
+from penstock.kafka.primitives import ELEMENTS_MAX
 from penstock.kafka.produce_codec import PartitionResult, decode_request, encode_response
-from tests.kafka.strategies import ERRORS, TEXTS, entities, examples, integers
-from tests.kafka.tagging import encode_with_tags, tagged_fields, uvarint
+from tests.kafka.codec_rules import (
+    checked,
+    must_read_garbage_or_find_it_malformed,
+    must_read_what_kio_writes,
+    must_refuse_whatever_is_cut_short,
+)
+from tests.kafka.strategies import ERRORS, TEXTS, integers
+from tests.kafka.tagging import encode_with_tags, uvarint
 from tests.kafka.wire import build, decode, encode, must_equal, produce
 
 PRODUCE = 0
@@ -24,7 +31,6 @@ VERSIONS = list(REGISTRY[PRODUCE].versions)
 NO_ID = uuid.UUID(int=0)
 
 every_version = pytest.mark.parametrize("version", VERSIONS)
-checked = examples(40)
 
 
 def read(version: int, data: bytes) -> Any:
@@ -58,38 +64,25 @@ def test_every_version_of_kio_is_served() -> None:
 
 @every_version
 def test_a_request_is_read_as_kio_wrote_it(version: int) -> None:
-    @checked
-    @given(entities(kio.index.load_request_schema(PRODUCE, version)), tagged_fields())
-    def check(entity: Any, tags: Any) -> None:
-        for data in (encode(entity), encode_with_tags(entity, tags)):
-            must_equal(ours_plain(read(version, data)), plain(version, entity))
-
-    check()
+    request_type = kio.index.load_request_schema(PRODUCE, version)
+    must_read_what_kio_writes(
+        request_type,
+        lambda data: ours_plain(read(version, data)),
+        lambda entity: plain(version, entity),
+    )
 
 
 @every_version
 def test_a_request_cut_short_anywhere_is_malformed(version: int) -> None:
     topic = NO_ID if version >= 13 else "topic"
     data = encode(produce(version, topic, {0: b"records", 1: None}, transactional_id="t"))
-    for size in range(len(data)):
-        with pytest.raises(MALFORMED):
-            read(version, data[:size])
+    must_refuse_whatever_is_cut_short(partial(read, version), data)
 
 
 @every_version
 def test_garbage_is_read_or_malformed_and_nothing_else(version: int) -> None:
     valid = encode(produce(version, NO_ID if version >= 13 else "t", {0: b"records"}))
-
-    @checked
-    @given(st.binary(max_size=60), st.integers(0, len(valid)), st.integers(0, len(valid)))
-    def check(garbage: bytes, start: int, end: int) -> None:
-        for data in (garbage, valid[:start] + garbage + valid[end:]):
-            try:
-                read(version, data)
-            except MALFORMED:
-                continue
-
-    check()
+    must_read_garbage_or_find_it_malformed(partial(read, version), valid)
 
 
 @every_version

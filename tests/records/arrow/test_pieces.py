@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import random
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,15 +72,20 @@ def zeros(count: int, size: int, codec: int = 4) -> bytes:
     )
 
 
-class TestCuts:
-    @settings(max_examples=300, deadline=None)
-    @given(
+def any_fetch(test: Callable[..., None]) -> Callable[..., None]:
+    """Have the test try many fetches, cut anywhere."""
+    drawn = given(
         fetched=batches(),
         aborted=ABORTED,
         piece_bytes=PIECE_BYTES,
         start=st.integers(0, 20),
         length=st.integers(0, 40),
     )
+    return settings(max_examples=300, deadline=None)(drawn(test))
+
+
+class TestCuts:
+    @any_fetch
     def test_pieces_are_the_whole_cut_at_batches(
         self,
         fetched: list[bytearray],
@@ -110,14 +116,7 @@ class TestCuts:
             if piece is not pieces[-1]:
                 assert piece.next_offset == headers[max(held)].last_offset + 1
 
-    @settings(max_examples=300, deadline=None)
-    @given(
-        fetched=batches(),
-        aborted=ABORTED,
-        piece_bytes=PIECE_BYTES,
-        start=st.integers(0, 20),
-        length=st.integers(0, 40),
-    )
+    @any_fetch
     def test_behind_each_piece_the_rest_can_be_read_anew(
         self,
         fetched: list[bytearray],
