@@ -294,9 +294,12 @@ class AiokafkaConsumer(Consumer):
         self._run(seek())
 
     def seek_to_beginning(self, at: TopicPartition) -> None:
+        self.position(at)  # as below
         self._run(self._consumer.seek_to_beginning(AioTopicPartition(*at)))
 
     def seek_to_end(self, at: TopicPartition) -> None:
+        # It may be asking for the first position still, and takes that answer for this one's (0.14).
+        self.position(at)
         self._run(self._consumer.seek_to_end(AioTopicPartition(*at)))
 
     def position(self, at: TopicPartition) -> int:
