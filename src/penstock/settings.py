@@ -36,9 +36,15 @@ def one_of(*choices: str) -> Validator:
     return lambda value: None if value in choices else f"must be one of {', '.join(choices)}"
 
 
-def option(default: Any, text: str, check: Validator | None = None) -> Any:
-    """A broker setting: its default, the sentence that `--help` shows, and the check on its value."""
-    return field(default=default, metadata={"help": text, "check": check})
+def option(
+    default: Any, text: str, check: Validator | None = None, *, is_secret: bool = False
+) -> Any:
+    """A broker setting: its default, the sentence that `--help` shows, and the check on its value.
+
+    The value of a secret is shown to nobody.
+    """
+    metadata = {"help": text, "check": check, "is_secret": is_secret}
+    return field(default=default, repr=not is_secret, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +126,9 @@ class BrokerConfig:
         "penstock/", "What the keys of this cluster begin with in etcd; clusters can share one."
     )
     etcd_user: str = option("", "User for etcd. Empty: etcd asks for none.")
-    etcd_password: str = option("", "Password for etcd; better given as PENSTOCK_ETCD_PASSWORD.")
+    etcd_password: str = option(
+        "", "Password for etcd; better given as PENSTOCK_ETCD_PASSWORD.", is_secret=True
+    )
     etcd_ca: str = option("", "File with the CA of etcd's certificate: turns TLS on.")
     etcd_cert: str = option("", "File with our certificate for etcd, if it asks for one.")
     etcd_key: str = option("", "File with the key of that certificate.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -264,6 +265,18 @@ class TestDescribeConfigs:
         assert configs["auto.create.topics.enable"].value == "true"
         assert configs["log.segment.bytes"].value == "1073741824"
         assert self.ask(world, BROKER, "").configs == []
+
+    async def test_a_secret_of_the_broker_is_told_to_nobody(self, world: World) -> None:
+        world.broker.config = replace(world.config, etcd_password="s3cret")
+        answer = self.ask(world, BROKER, "7")
+        assert "s3cret" not in repr(answer)
+        assert "s3cret" not in repr(world.broker.config)
+        config = next(config for config in answer.configs if config.name == "etcd.password")
+        assert (config.value, config.is_sensitive, config.config_type) == (None, True, 9)
+        assert [synonym.value for synonym in config.synonyms] == [None, None]
+        response = describe_configs.DescribeConfigsResponse(results=[answer])
+        for version in describe_configs.API.versions:
+            describe_configs.API.encode(version, response)
 
     @pytest.mark.parametrize(
         ("resource_type", "name", "code"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ class Kind(IntEnum):
     INT = 3
     LONG = 5
     LIST = 7
+    PASSWORD = 9
 
 
 class Operation(IntEnum):
@@ -43,21 +44,22 @@ class Synonym:
     """One place that sets the value; the first of an entry's synonyms is the one in force."""
 
     name: str
-    value: str
+    value: str | None
     source: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One setting, described. No setting here is a secret."""
+    """One setting, described. The values of a sensitive one are None."""
 
     name: str
-    value: str
+    value: str | None
     source: int
     kind: int
     help: str
     read_only: bool
     synonyms: tuple[Synonym, ...]
+    is_sensitive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +130,18 @@ def describe_broker(config: BrokerConfig) -> Iterable[ConfigEntry]:
         value = _text(getattr(config, item.name))
         if value != synonyms[0].value:
             synonyms.insert(0, Synonym(name=name, value=value, source=Source.BROKER_FILE))
+        is_secret = item.metadata["is_secret"]
+        if is_secret:
+            synonyms = [replace(synonym, value=None) for synonym in synonyms]
         yield ConfigEntry(
             name=name,
             value=synonyms[0].value,
             source=synonyms[0].source,
-            kind=_kind_of(item.default),
+            kind=Kind.PASSWORD if is_secret else _kind_of(item.default),
             help=item.metadata["help"],
             read_only=True,
             synonyms=tuple(synonyms),
+            is_sensitive=is_secret,
         )
     for setting in TOPIC_SETTINGS.values():
         synonyms_of_topic = _default_synonyms(setting, config.topic_defaults)

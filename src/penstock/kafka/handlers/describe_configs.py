@@ -120,7 +120,7 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> ConfigResult
         value=entry.value,
         read_only=entry.read_only,
         config_source=entry.source,
-        is_sensitive=False,
+        is_sensitive=entry.is_sensitive,
         synonyms=entry.synonyms if request.include_synonyms else (),
         config_type=entry.kind,
         documentation=entry.help if request.include_documentation else None,
