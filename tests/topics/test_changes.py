@@ -106,6 +106,15 @@ class TestDelete:
         assert new.id != old.id
         assert new.partitions[0].log.log_end_offset == 0
 
+    async def test_the_longest_name_is_free_again_as_well(
+        self, any_world: World, tmp_path: Path
+    ) -> None:
+        name = "n" * 249
+        await any_world.catalog.delete(await any_world.catalog.create(name, 1))
+        assert not (tmp_path / name).exists()
+        assert (await any_world.store.get_prefix("topics/")).entries == ()
+        await any_world.catalog.create(name, 1)
+
     async def test_listeners_are_told_before_it_is_answered(self, world: World) -> None:
         told: list[str] = []
 

@@ -40,6 +40,7 @@ ORPHAN_DIRECTORY: Final = "@orphaned"
 _CHECKPOINT_BYTES: Final = 4 * 1024 * 1024  # a recovery scans about this much of a log
 _CHECKPOINT_AGE_S: Final = 10.0
 _SYNC_THREADS: Final = 4
+_FILE_NAME_BYTES_MAX: Final = 255  # of every file system in use; a topic's name may have 249
 
 
 class LogStore:
@@ -204,7 +205,9 @@ class LogStore:
         self._housekeeping.submit(shutil.rmtree, moved, True)
 
     def _move(self, path: str, directory: str, name: str) -> str:
-        target = os.path.join(self.data_dir, directory, f"{name}.{uuid.uuid4().hex}")
+        suffix = f".{uuid.uuid4().hex}"
+        kept = name[: _FILE_NAME_BYTES_MAX - len(suffix)]
+        target = os.path.join(self.data_dir, directory, kept + suffix)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.rename(path, target)
         return target
