@@ -127,6 +127,30 @@ class TestDelete:
         await world.catalog.delete(await world.catalog.create("t", 1))
         assert told == ["t", "t"]
 
+    async def test_a_listener_that_fails_is_told_again_before_the_name_is_used_again(
+        self, any_world: World, tmp_path: Path
+    ) -> None:
+        told: list[str] = []
+        failures = [ApiError(ErrorCode.coordinator_not_available, "the disk is full")] * 2
+
+        async def forget_offsets(_: str) -> None:
+            if failures:
+                raise failures.pop()
+            told.append("offsets")
+
+        any_world.catalog.on_delete(forget_offsets)
+        any_world.catalog.on_delete(lambda _: told.append("others"))
+        await any_world.catalog.delete(await any_world.catalog.create("t", 1))
+        assert any_world.catalog.get("t") is None
+        assert told == ["others"]
+        assert not (tmp_path / "t").exists()
+
+        with pytest.raises(StorageError, match="still being deleted"):
+            await any_world.catalog.create("t", 1)
+        assert told == ["others", "others"]
+        await any_world.catalog.create("t", 1)
+        assert told == ["others", "others", "others", "offsets"]
+
     async def test_a_topic_is_deleted_once(self, any_world: World) -> None:
         topic = await any_world.catalog.create("t", 1)
         results = await asyncio.gather(

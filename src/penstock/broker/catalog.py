@@ -98,7 +98,8 @@ class Catalog(ABC):
     def on_delete(self, listener: DeleteListener) -> None:
         """Call `listener(name)`, and await what it returns, for every topic deleted from now on.
 
-        It is called once the deletion is durable, and before it is answered.
+        It is called once the deletion is durable, and before it is answered. If it raises an `ApiError`,
+        it is called again before there is another topic of this name.
         """
         self._listeners.append(listener)
 
@@ -274,10 +275,12 @@ class Catalog(ABC):
         return True
 
     async def _tell_deleted(self, name: str) -> None:
-        for listener in self._listeners:
-            outcome = listener(name)
-            if inspect.isawaitable(outcome):
-                await outcome
+        """Tell all, those who need no time for it first; what one of them raises is raised then."""
+        outcomes = [listener(name) for listener in self._listeners]
+        coming = [outcome for outcome in outcomes if inspect.isawaitable(outcome)]
+        for result in await asyncio.gather(*coming, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     def _check_free(self, name: str) -> None:
         if name in self._topics:

@@ -60,7 +60,7 @@ class TopicCatalog(Catalog):
         epochs = await self._store.read_epochs()
         for stored in await self._store.read_all():
             if stored.is_deleting:
-                await self._remove_files(stored.record.name, stored.revision)
+                await self._finish_deletion(stored.record.name, stored.revision)
             else:
                 await self._adopt(stored, epochs)
 
@@ -191,7 +191,7 @@ class TopicCatalog(Catalog):
             if not stored.is_deleting:
                 await self._adopt(stored)
                 raise exists(topic.name)
-            if not await self._remove_files(topic.name, stored.revision):
+            if not await self._finish_deletion(topic.name, stored.revision):
                 raise StorageError(f"topic '{topic.name}' is still being deleted")
 
     async def _adopt(
@@ -213,18 +213,25 @@ class TopicCatalog(Catalog):
 
     async def _erase(self, topic: Topic) -> None:
         await self._swap(topic, lambda record: record, is_deleting=True)
-        await self._forget(topic)
-        await self._remove_files(topic.name, topic.revision)
+        self._remove(topic)
+        await self._finish_deletion(topic.name, topic.revision)
 
-    async def _remove_files(self, name: str, revision: int) -> bool:
-        """Finish a deletion. If it can not be now, it will be at the next start, or creation."""
+    async def _finish_deletion(self, name: str, revision: int) -> bool:
+        """Do the rest. What can not be done now will be at the next start, or creation."""
+        failure: ApiError | OSError | None = None
+        try:
+            await self._tell_deleted(name)
+        except ApiError as error:
+            failure = error
         try:
             self._logs.remove_topic(name)
-            await self._store.erase(name, revision)
+            if failure is None:
+                await self._store.erase(name, revision)
         except (StorageError, OSError) as error:
-            logger.error("a deleted topic leaves its files topic=%s error=%s", name, error)
-            return False
-        return True
+            failure = error
+        if failure is not None:
+            logger.error("a deleted topic leaves something behind topic=%s error=%s", name, failure)
+        return failure is None
 
     async def _grow(self, topic: Topic, count: int) -> None:
         def grown(record: TopicState) -> TopicState:
