@@ -259,6 +259,20 @@ class TestTopics:
             "nobody to know the topic",
         )
 
+    def test_with_names_that_collide_go_one_by_one_if_both_were_made_at_once(
+        self, admin: AdminClient
+    ) -> None:
+        first, second = "made.at_once", "made_at.once"
+        both = [NewTopic(name, 1, replication_factor=1) for name in (first, second)]
+        for made in admin.create_topics(both, operation_timeout=15).values():
+            made.result(20)
+        admin.delete_topics([second], operation_timeout=5)[second].result(20)
+        with pytest.raises(KafkaException) as caught:
+            admin.create_topics([both[1]], operation_timeout=15)[second].result(20)
+        assert caught.value.args[0].name() == "TOPIC_EXCEPTION"
+        admin.delete_topics([first], operation_timeout=5)[first].result(20)
+        admin.create_topics([both[1]], operation_timeout=15)[second].result(20)
+
     def test_obey_a_setting_that_was_changed_through_any_broker(
         self, three: TestCluster, admin: AdminClient
     ) -> None:

@@ -60,7 +60,8 @@ class Catalog(ABC):
         self._config = config
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
-        self._names: dict[str, str] = {}  # collision key -> the one topic that has it
+        # Collision key -> the topics that have it: one, or more if a cluster made them at once.
+        self._names: dict[str, set[str]] = {}
         self._work = Work()
         self._listeners: list[DeleteListener] = []
         self._auto_creations: dict[str, asyncio.Task[Topic]] = {}
@@ -263,7 +264,7 @@ class Catalog(ABC):
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
         self._by_id[topic.id] = topic
-        self._names[rules.collision_key(topic.name)] = topic.name
+        self._names.setdefault(rules.collision_key(topic.name), set()).add(topic.name)
 
     def _remove(self, topic: Topic) -> bool:
         """Whether it was there."""
@@ -271,7 +272,10 @@ class Catalog(ABC):
             return False
         del self._topics[topic.name]
         del self._by_id[topic.id]
-        del self._names[rules.collision_key(topic.name)]
+        alike = self._names[rules.collision_key(topic.name)]
+        alike.discard(topic.name)
+        if not alike:
+            del self._names[rules.collision_key(topic.name)]
         return True
 
     async def _tell_deleted(self, name: str) -> None:
@@ -285,8 +289,9 @@ class Catalog(ABC):
     def _check_free(self, name: str) -> None:
         if name in self._topics:
             raise exists(name)
-        other = self._names.get(rules.collision_key(name))
-        if other is not None:
+        alike = self._names.get(rules.collision_key(name))
+        if alike:
+            other = min(alike)
             raise ApiError(
                 ErrorCode.invalid_topic_exception,
                 f"topic '{name}' collides with existing topic '{other}': '.' and '_' are alike",
