@@ -11,15 +11,16 @@ import pytest
 
 from penstock.metadata.errors import Compacted
 from penstock.metadata.history import History
+from penstock.metadata.memory import MemoryStore
 from penstock.metadata.store import Event
 
 if TYPE_CHECKING:
     from tests.metadata.conftest import Reader
 
 
-def change(revision: int, *keys: str) -> tuple[Event, ...]:
+def change(revision: int, *keys: str, value: bytes = b"") -> tuple[Event, ...]:
     return tuple(
-        Event(key=key, value=b"", mod_revision=revision, last_in_revision=key is keys[-1])
+        Event(key=key, value=value, mod_revision=revision, last_in_revision=key is keys[-1])
         for key in keys
     )
 
@@ -39,6 +40,31 @@ async def test_it_keeps_the_newest_revisions_whole(read: Reader) -> None:
         (9, "a"),
         (9, "b"),
     ]
+
+
+async def test_it_keeps_no_more_bytes_than_its_bound(read: Reader) -> None:
+    history = History(1, bytes_max=1_000)
+    for revision in range(2, 10):
+        history.publish([change(revision, "a", "b", value=bytes(200))])
+    with pytest.raises(Compacted) as caught:
+        await read(history.watch("", 7), 1)
+    assert caught.value.oldest_revision == 8
+    assert len(await read(history.watch("", 8), 4)) == 4
+    history.publish([change(10, "a", value=bytes(5_000))])
+    assert len(await read(history.watch("", 10), 1)) == 1
+    with pytest.raises(Compacted):
+        await read(history.watch("", 9), 1)
+    history.publish([(Event(key="a", value=None, mod_revision=11, last_in_revision=True),)])
+    assert [event.deleted for event in await read(history.watch("", 11), 1)] == [True]
+
+
+async def test_the_history_of_a_store_does_not_grow_with_its_values(read: Reader) -> None:
+    async with MemoryStore() as store:
+        for _ in range(100):
+            revision = await store.put("groups/large", bytes(512 * 1024))
+        with pytest.raises(Compacted):
+            await read(store.watch("", 2), 1)
+        assert len(await read(store.watch("", revision), 1)) == 1
 
 
 async def test_a_revision_larger_than_the_bound_can_still_be_watched(read: Reader) -> None:

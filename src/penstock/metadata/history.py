@@ -15,21 +15,29 @@ from penstock.metadata.unread import Unread
 __all__ = ["HISTORY_EVENTS_MAX", "History", "HistoryWatch"]
 
 HISTORY_EVENTS_MAX = 10_000
+HISTORY_BYTES_MAX = 16 * 1024 * 1024  # of keys and values
 
 
 class History:
     """A bounded record of what was published, revision by revision, for watches that resume.
 
-    Keeps the newest revisions whole, up to `events_max` events in all, and always the last one. All
-    methods are synchronous and belong to the event loop's thread; a watch is registered and filled in
-    one step, so nothing can be published in between.
+    Keeps the newest revisions whole, up to `events_max` events and `bytes_max` bytes in all, and always
+    the last one. All methods are synchronous and belong to the event loop's thread; a watch is registered
+    and filled in one step, so nothing can be published in between.
     """
 
-    def __init__(self, revision: int, events_max: int = HISTORY_EVENTS_MAX) -> None:
+    def __init__(
+        self,
+        revision: int,
+        events_max: int = HISTORY_EVENTS_MAX,
+        bytes_max: int = HISTORY_BYTES_MAX,
+    ) -> None:
         self._events_max = events_max
+        self._bytes_max = bytes_max
         # Invariant: the keys are exactly oldest .. revision, ascending.
         self._changes: dict[int, tuple[Event, ...]] = {}
         self._event_count = 0
+        self._bytes = 0
         self._oldest = revision + 1
         self._revision = revision
         if revision == EMPTY_REVISION:  # nothing came before, so nothing is missing
@@ -48,14 +56,20 @@ class History:
             assert events[0].mod_revision == self._revision, "a revision was skipped"
             self._changes[self._revision] = events
             self._event_count += len(events)
-        while self._event_count > self._events_max and self._oldest < self._revision:
-            self._event_count -= len(self._changes.pop(self._oldest))
+            self._bytes += _size(events)
+        while self._is_over_bounds() and self._oldest < self._revision:
+            dropped = self._changes.pop(self._oldest)
+            self._event_count -= len(dropped)
+            self._bytes -= _size(dropped)
             self._oldest += 1
         for watch in list(self._watches.values()):
             if watch.unread_count > self._events_max:
                 watch.fail(Compacted(self._oldest), drop_unread=True)
             for events in new:
                 watch.feed(events)
+
+    def _is_over_bounds(self) -> bool:
+        return self._event_count > self._events_max or self._bytes > self._bytes_max
 
     def watch(self, prefix: str, from_revision: int) -> HistoryWatch:
         if from_revision < 1:
@@ -119,3 +133,7 @@ class HistoryWatch:
     def fail(self, error: Compacted | StoreClosed, *, drop_unread: bool = False) -> None:
         """End with `error`, after what is unread unless that is dropped. The first error stays."""
         self._unread.fail(error, drop_unread=drop_unread)
+
+
+def _size(events: tuple[Event, ...]) -> int:
+    return sum(len(event.key) + len(event.value or b"") for event in events)

@@ -53,7 +53,8 @@ class SqliteStore(EmbeddedStore):
     - Disk full and I/O errors are `StoreUnavailable` for the commits in that group. Nothing of them is
       applied, reads go on, and later commits work again when the disk does.
     - Leases live and die with the process: `open` deletes the keys left from the last one.
-    - The history for resuming watches starts with `open` and holds `history_events_max` events.
+    - The history for resuming watches starts with `open` and holds `history_events_max` events, or fewer
+      that are large.
     """
 
     def __init__(
