@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker import Broker
 from penstock.errors import ApiError, ConfigError, ErrorCode
 from penstock.log import LogStore, PartitionLog
 from penstock.log.inspect import find_logs, repair, verify
 from penstock.log.ownership import StorageId
-from penstock.model import TopicPartition
+from penstock.model import BrokerInfo, TopicPartition
 from penstock.settings import BrokerConfig, TopicConfig
 from tests.log.support import batch, damage, offsets
 
@@ -162,6 +163,18 @@ class TestClusterId:
         with pytest.raises(ConfigError, match="belongs to broker 1, but this is broker 2"):
             store.claim_for("mine", 2)
         store.claim_for("mine", 1)
+
+    async def test_and_not_to_a_broker_that_is_alone_which_would_begin_its_topics_anew(
+        self, start: Callable[[], LogStore], tmp_path: Path
+    ) -> None:
+        store = start()
+        store.claim_for("mine", 1)
+        await store.close()
+        config = BrokerConfig(data_dir=str(tmp_path), broker_id=1)
+        info = BrokerInfo(id=1, host="here", port=9092)
+        with pytest.raises(ConfigError, match="belongs to cluster mine; start it with --etcd"):
+            await Broker.start(config, info)
+        assert start().cluster_id == "mine"
 
 
 class TestReplicas:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.catalog import Catalog
 from penstock.broker.topics import TopicCatalog
 from penstock.clock import Clock, SystemClock
+from penstock.errors import ConfigError
 from penstock.groups import GroupCoordinator
 from penstock.log import LogStore
 from penstock.metadata.errors import RevisionMismatch
@@ -82,6 +83,11 @@ class Broker:
     async def _start_alone(
         cls, config: BrokerConfig, info: BrokerInfo, logs: LogStore, clock: Clock
     ) -> Broker:
+        if logs.cluster_id is not None:
+            raise ConfigError(
+                f"the data directory {logs.data_dir} belongs to cluster {logs.cluster_id}; start it"
+                " with --etcd, or with another --data-dir"
+            )
         store = await SqliteStore.open(os.path.join(logs.own_directory, METADATA_FILE))
         try:
             topics = TopicCatalog(store, logs, config, info.id)
