@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from penstock.kafka.server import KafkaServer
+from penstock.log.inspect import repair
 from penstock.testing import ThreadBroker, broker
 from tests.kafka.batches import make_batch, records_in
 from tests.kafka.wire import Topic, Wire, fetch, only_partition, produce, request, topic_id
+from tests.log.support import damage
 
 LONG_MS = 60_000  # longer than any test waits: whoever waits so long waits for ever
 
@@ -133,6 +136,31 @@ def test_a_next_partition_whose_batch_does_not_fit_is_no_reason_to_wait(
         12, {topic: {0: 0, 1: 0}}, max_wait_ms=LONG_MS, min_bytes=bytes_, max_bytes=bytes_
     )
     assert sorted(map(len, values(wire.ask(asked)).values())) == [0, 1]
+
+
+def test_a_gap_that_ends_the_log_is_no_reason_to_answer_nor_to_give_others_less(
+    own: ThreadBroker,
+) -> None:
+    """A repair leaves one where it cuts the last batch out: nobody will ever fill it."""
+    topic = own.create_topic(partitions=2)
+    with Wire(own.bootstrap) as wire:
+        for _ in range(3):
+            wire.ask(produce(9, topic, dict.fromkeys((0, 1), make_batch(b"x"))))
+    own.stop()
+    directory = Path(own.data_dir, topic, "0")
+    segment = directory / f"{0:020d}.log"
+    damage(segment, segment.stat().st_size - 1)
+    repair(str(directory))
+    own.start()
+    with Wire(own.bootstrap) as wire, Wire(own.bootstrap) as other:
+        answer = wire.ask(fetch(12, {topic: {0: 0, 1: 0}}))
+        assert list(map(len, values(answer).values())) == [2, 3]
+        assert partitions(answer)[0].high_watermark == 3
+        assert list(map(len, values(wire.ask(fetch(12, {topic: {0: 2, 1: 0}}))).values())) == [0, 3]
+        wire.send(fetch(12, {topic: {0: 2}}, max_wait_ms=LONG_MS))
+        assert wire.is_silent(0.1)
+        other.ask(produce(9, topic, {0: make_batch(b"y")}))
+        assert values(wire.receive()) == {0: [b"y"]}
 
 
 def test_what_the_next_segment_holds_is_no_reason_to_wait(shared: ThreadBroker, wire: Wire) -> None:

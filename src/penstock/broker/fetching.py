@@ -268,12 +268,15 @@ class Reader:
     ) -> Found:
         """What the log has at the position. `ApiError` if that is no place to read from."""
         diverging = _diverging(position, log)
-        end = log.high_watermark
         records = None
         allowed = min(position.bytes_max, bytes_left)
+        hw = end = log.high_watermark
         if diverging is None and (bytes_left > 0 or not must_fit):
-            records = fitting(log.read(position.offset, allowed), allowed, must_fit=must_fit)
-        return Found(position, None, end, log.log_start_offset, records, diverging, end, allowed)
+            records = log.read(position.offset, allowed)
+            if records is None:
+                end = position.offset  # where the log ends, or a gap ends it
+            records = fitting(records, allowed, must_fit=must_fit)
+        return Found(position, None, hw, log.log_start_offset, records, diverging, end, allowed)
 
 
 def fitting(

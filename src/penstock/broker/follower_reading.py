@@ -98,6 +98,8 @@ class FollowerReader(Reader):
         if bytes_left <= 0 and must_fit:
             return found
         records = log.read(position.offset, allowed, uncommitted=True)
+        if records is None:
+            return found._replace(end=position.offset)  # where the log ends, or a gap ends it
         return found._replace(records=fitting(records, allowed, must_fit=must_fit))
 
     # A follower reads what is appended; that the high watermark moved is told when it is answered.
