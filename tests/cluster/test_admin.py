@@ -28,6 +28,7 @@ from penstock.client.wire import Api, Messages
 from penstock.errors import ErrorCode
 from penstock.processes.inquiry import PartitionKnown
 from penstock.testing import TestCluster, cluster
+from tests.kafka.wire import Wire, request
 
 DELETE_RECORDS = Api("DeleteRecords", 21, 0, 2, 2)
 SLOW_BYTES_PER_S = 100_000  # what replicas that are behind may fetch
@@ -243,6 +244,29 @@ class TestTopics:
             admin.create_topics([new], operation_timeout=0.001)[name].result(20)
         assert caught.value.args[0].name() == "REQUEST_TIMED_OUT"
         until_all(three, name, range(60), lambda known: len(known.isr) == 3)
+
+    def test_that_wait_for_another_broker_do_not_keep_one_from_stopping(
+        self, three: TestCluster
+    ) -> None:
+        stopping, _, hanging = three.brokers
+        assignment = {"partition_index": 0, "broker_ids": [broker.id for broker in three.brokers]}
+        new = {
+            "name": f"topic-{uuid.uuid4().hex[:12]}",
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "assignments": [assignment],
+            "configs": [],
+        }
+        hanging.pause()
+        with Wire(stopping.address) as wire:
+            wire.send(
+                request("create_topics", 5, topics=[new], timeout=60_000, validate_only=False)
+            )
+            assert wire.is_silent(0.5)
+            stopping.terminate()
+        hanging.resume()
+        stopping.start()
+        three.wait_healthy()
 
     def test_grow_on_the_brokers_asked_for(self, three: TestCluster, admin: AdminClient) -> None:
         topic = create(admin, three, (0, 1))

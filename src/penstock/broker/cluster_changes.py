@@ -38,6 +38,7 @@ class ClusterChanges:
         self._store = store
         self._node = node
         self._waiting: dict[Subject, dict[asyncio.Future[None], Condition]] = {}
+        self._is_closed = False
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -59,12 +60,16 @@ class ClusterChanges:
         self, subject: Subject, condition: Condition, what: str, timeout_s: float
     ) -> None:
         """Wait for a change of `subject` of which `condition` is true. REQUEST_TIMED_OUT: in vain."""
+        if self._is_closed:
+            raise _stopped(what)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(subject, {})
         waiting[future] = condition
         try:
             async with asyncio.timeout(max(timeout_s, 0)):
                 await future
+            if self._is_closed:
+                raise _stopped(what)
         except TimeoutError:
             text = f"{what} within {max(timeout_s, 0):g} s"
             raise ApiError(ErrorCode.request_timed_out, text) from None
@@ -72,6 +77,14 @@ class ClusterChanges:
             del waiting[future]
             if not waiting and self._waiting.get(subject) is waiting:
                 del self._waiting[subject]
+
+    def close(self) -> None:
+        """The broker stops: nobody waits any longer. What was written goes on without it."""
+        self._is_closed = True
+        for waiting in self._waiting.values():
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -127,3 +140,7 @@ class ClusterChanges:
         except ApiError as error:
             outcomes.update(dict.fromkeys(decision.partitions, error))
             return ()
+
+
+def _stopped(what: str) -> ApiError:
+    return ApiError(ErrorCode.request_timed_out, f"{what} before the broker stopped")

@@ -78,6 +78,10 @@ class ClusterTopics(Catalog):
     def topic_config(self, topic: TopicState) -> TopicConfig:
         return rules.lenient_topic_config(self._config.topic_defaults, topic)
 
+    async def close(self) -> None:
+        self._changes.close()  # others may take long, or never do it
+        await super().close()
+
     async def within(self, timeout_s: float, what: str, change: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(max(timeout_s, 0)):
