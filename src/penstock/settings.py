@@ -291,8 +291,10 @@ class TopicSetting:
         value: Any = text
         if self.type in {"int", "long"}:
             value = _integer(text, source)
-        elif self.type == "boolean":
-            value = _boolean(text, source)
+        elif self.type == "boolean":  # as strict as Kafka, which has only these two
+            if text.lower() not in {"true", "false"}:
+                raise ConfigError(f"{source} = {text!r}: must be true or false")
+            value = text.lower() == "true"
         problem = self.check(value) if self.check else None
         if problem:
             raise ConfigError(f"{source} = {text!r}: {problem}")

@@ -127,7 +127,13 @@ class TestRefusal:
         assert len(topic.partitions) == 2
 
     @pytest.mark.parametrize(
-        "overrides", [{"retention.ms": "soon"}, {"no.such": "1"}, {"segment.bytes": "-1"}]
+        "overrides",
+        [
+            {"retention.ms": "soon"},
+            {"no.such": "1"},
+            {"segment.bytes": "-1"},
+            {"unclean.leader.election.enable": "yes"},
+        ],
     )
     async def test_a_bad_setting(self, world: World, overrides: dict[str, str]) -> None:
         with pytest.raises(ApiError, match=re.escape(next(iter(overrides)))) as caught:
