@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka as ck
@@ -10,7 +12,7 @@ import confluent_kafka.admin
 import pytest
 
 from penstock.errors import ErrorCode
-from penstock.testing import ProcessBroker
+from penstock.testing import ProcessBroker, broker
 from tests.clients.client import (
     DEADLINE_S,
     Client,
@@ -20,6 +22,7 @@ from tests.clients.client import (
     numbered,
     until,
 )
+from tests.log.support import power_cut
 
 admin: Any = confluent_kafka.admin  # whose types do not name all that it exports
 
@@ -102,3 +105,40 @@ def test_a_paused_partition_is_not_read_until_it_is_resumed(
         assert message.value() == b"value-0"
     finally:
         consumer.close()
+
+
+def test_who_read_what_a_power_cut_took_misses_nothing_that_comes_in_its_place() -> None:
+    with broker() as own:
+        topic = own.create_topic(partitions=1)
+        produce_one_by_one(own.bootstrap, topic, [b"lost-%d" % n for n in range(10)])
+        settings = {"group.id": "g", "auto.offset.reset": "earliest", "log_level": 0}
+        consumer = ck.Consumer({"bootstrap.servers": own.bootstrap, **settings})
+        consumer.subscribe([topic])
+        assert values_up_to(consumer, b"lost-9")[-1] == b"lost-9"
+        own.stop()
+        data = Path(own.data_dir)
+        segment = data / topic / "0" / f"{0:020d}.log"
+        os.truncate(segment, segment.stat().st_size * 6 // 10)
+        (segment.parent / "checkpoint").unlink()
+        power_cut(data)
+        own.start()
+        produce_one_by_one(own.bootstrap, topic, [b"new-%d" % n for n in range(10)])
+        assert values_up_to(consumer, b"new-9") == [b"new-%d" % n for n in range(10)]
+        consumer.close()
+
+
+def produce_one_by_one(bootstrap: str, topic: str, values: list[bytes]) -> None:
+    producer = ck.Producer({"bootstrap.servers": bootstrap, "acks": 1})
+    for value in values:
+        producer.produce(topic, value)
+        assert producer.flush(DEADLINE_S) == 0
+
+
+def values_up_to(consumer: Any, last: bytes) -> list[bytes]:
+    values: list[bytes] = []
+    while last not in values:
+        message = consumer.poll(DEADLINE_S)
+        assert message is not None, f"only {values} came"
+        if message.error() is None:  # else the broker was away
+            values.append(message.value())
+    return values

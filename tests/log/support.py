@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,13 @@ def records(log: PartitionLog) -> list[Record]:
 
 def offsets(log: PartitionLog) -> list[int]:
     return [record.offset for record in records(log)]
+
+
+def power_cut(data_dir: Path) -> None:
+    """The machine went down before a clean stop was noted, and is up again."""
+    path = data_dir / "@penstock" / "storage"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"boot": "the boot before", "is_clean": False}))
 
 
 def damage(path: Path, position: int, bits: int = 0x01) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.log import LogStore
+from tests.log.support import power_cut
 
 if TYPE_CHECKING:
     from tests.topics.conftest import World
@@ -221,6 +222,36 @@ class TestRestart:
         assert any_world.catalog.partition("t", 0).leader_epoch == 0
         assert any_world.catalog.partition("t", 1).leader_epoch == 4
         assert any_world.catalog.partition("t", 1).log.leader_epoch == 4
+
+    async def test_a_stop_begins_no_leader_epoch(self, any_world: World) -> None:
+        topic = await any_world.catalog.create("t", 2)
+        await any_world.restart()
+        await any_world.restart()
+        topic = any_world.catalog.require("t")
+        assert [partition.leader_epoch for partition in topic.partitions] == [0, 0]
+
+    async def test_a_power_cut_begins_one_for_its_offsets_may_be_used_again(
+        self, any_world: World, tmp_path: Path
+    ) -> None:
+        """A consumer that read what is lost is told where it parts from the log, as by Kafka."""
+        await any_world.catalog.create("t", 200)
+        any_world.append("t", 1, 1_000, 2_000)
+        for epoch in (1, 2):
+            await any_world.stop()
+            power_cut(tmp_path)
+            await any_world.start()
+            topic = any_world.catalog.require("t")
+            assert {partition.leader_epoch for partition in topic.partitions} == {epoch}
+            with pytest.raises(ApiError) as caught:
+                topic.partitions[1].check_leader_epoch(epoch - 1)
+            assert caught.value.code is ErrorCode.fenced_leader_epoch
+            any_world.append("t", 1, 3_000)
+        log = any_world.catalog.partition("t", 1).log
+        assert [log.end_offset_for_epoch(epoch) for epoch in range(3)] == [(0, 2), (1, 3), (2, 4)]
+        await any_world.restart()
+        assert any_world.catalog.partition("t", 1).leader_epoch == 2
+        await any_world.catalog.delete(any_world.catalog.require("t"))
+        assert (await any_world.catalog.create("t", 2)).partitions[1].leader_epoch == 0
 
     async def test_a_setting_that_is_no_longer_legal_falls_to_its_default(
         self, world: World

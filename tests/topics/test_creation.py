@@ -65,7 +65,7 @@ class TestCreate:
         assert topic.record.partition_count == 4
         assert topic.config.segment_ms == 60_000
         assert world.catalog.get("t") is None
-        assert (await world.store.get_prefix("")).entries == ()
+        assert (await world.store.get_prefix("topics/")).entries == ()
 
     async def test_a_directory_that_is_in_the_way_is_set_aside(
         self, world: World, tmp_path: Path
@@ -144,7 +144,7 @@ class TestRefusal:
         for name, count in (("t", 0), ("a/b", 1)):
             with pytest.raises(ApiError):
                 await world.catalog.create(name, count)
-        assert (await world.store.get_prefix("")).entries == ()
+        assert (await world.store.get_prefix("topics/")).entries == ()
         assert world.catalog.all() == []
 
 
@@ -234,7 +234,7 @@ class TestFailure:
         with pytest.raises(StorageError, match="no space left"):
             await world.catalog.create("t", 3)
         assert world.catalog.get("t") is None
-        assert (await world.store.get_prefix("")).entries == ()
+        assert (await world.store.get_prefix("topics/")).entries == ()
         assert len((await world.catalog.create("t", 2)).partitions) == 2
 
     async def test_an_uncertain_creation_is_found_by_the_next(self, tmp_path: Path) -> None:

@@ -3,19 +3,30 @@
 For a broker that is alone. `topics/{name}` is the topic: its id, partition count and own settings, as
 JSON. It is written by one compare-and-swap, so a topic of 1,000 partitions is created as quickly as one
 of one. `partitions/{topic}/{p}` is a partition's state where it differs from how every partition starts:
-leader epoch 0 on the broker that holds it. Deleting a topic deletes both.
+leader epoch 0 on the broker that holds it. Deleting a topic deletes both. `cluster/storage` names what the
+disk held when the epochs were last raised.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.cluster.state import PARTITIONS, TOPICS, TopicState, decode_topic, encode_topic
+from penstock.cluster.state import (
+    PARTITIONS,
+    TOPICS,
+    TopicState,
+    decode_topic,
+    encode_topic,
+    partition_key,
+)
 from penstock.errors import StorageError
 from penstock.metadata.errors import StoreCorrupt, StoreError
 from penstock.metadata.store import (
+    TRANSACTION_OPERATIONS_MAX,
     CommitResult,
     Compare,
     Delete,
@@ -28,6 +39,7 @@ from penstock.metadata.store import (
 from penstock.model import TopicPartition
 
 _DELETING: Final = "deleting"
+_STORAGE_KEY: Final = "cluster/storage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,25 @@ class TopicStore:
         """The leader epochs of partitions that have had more than one."""
         snapshot = await self._store.get_prefix(PARTITIONS)
         return dict(_decode_partition(entry) for entry in snapshot.entries)
+
+    async def read_storage_id(self) -> str | None:
+        """Of the disk for which epochs were last written; None if none ever were."""
+        entry = await self._store.get(_STORAGE_KEY)
+        return None if entry is None else entry.value.decode()
+
+    async def write_epochs(self, epochs: Mapping[TopicPartition, int], storage_id: str) -> None:
+        """The id comes last: if this is cut off, the next start finds the old one."""
+        puts = [
+            Put(key=partition_key(partition), value=b'{"leader_epoch":%d}' % epoch)
+            for partition, epoch in epochs.items()
+        ]
+        await asyncio.gather(
+            *(
+                self._commit(Transaction(puts=tuple(puts[at : at + TRANSACTION_OPERATIONS_MAX])))
+                for at in range(0, len(puts), TRANSACTION_OPERATIONS_MAX)
+            )
+        )
+        await self._commit(Transaction(puts=(Put(key=_STORAGE_KEY, value=storage_id.encode()),)))
 
     async def insert(self, record: TopicState) -> StoredTopic:
         """Write a new topic. Returns it, or the one of that name that is there already."""

@@ -57,12 +57,31 @@ class TopicCatalog(Catalog):
         A log that can not be opened leaves its partition in the catalog, with the error; the rest
         serves. `StoreError` if the store can not be read or holds what is no topic.
         """
-        epochs = await self._store.read_epochs()
-        for stored in await self._store.read_all():
+        topics = await self._store.read_all()
+        epochs = await self._epochs(topics)
+        for stored in topics:
             if stored.is_deleting:
                 await self._finish_deletion(stored.record.name, stored.revision)
             else:
                 await self._adopt(stored, epochs)
+
+    async def _epochs(self, topics: Iterable[StoredTopic]) -> Mapping[TopicPartition, int]:
+        """The leader epochs to go on in.
+
+        If the disk may have lost the end of a log, its offsets will be used again, by other records: in
+        the next epoch, by which consumers that have read the lost ones find out.
+        """
+        epochs = await self._store.read_epochs()
+        try:
+            storage_id, known = self._logs.storage_id, await self._store.read_storage_id()
+            if storage_id == known:
+                return epochs
+            raised = {} if known is None else _raised(epochs, topics)
+            await self._store.write_epochs(raised, storage_id)
+        except StorageError as error:  # a full disk must not keep what is there from being read
+            logger.error("no new leader epochs error=%s", error.message)
+            return epochs
+        return {**epochs, **raised}
 
     # Changing
 
@@ -286,3 +305,15 @@ class TopicCatalog(Catalog):
     async def _forget(self, topic: Topic) -> None:
         if self._remove(topic):  # else it was never seen: its creation is being taken back
             await self._tell_deleted(topic.name)
+
+
+def _raised(
+    epochs: Mapping[TopicPartition, int], topics: Iterable[StoredTopic]
+) -> dict[TopicPartition, int]:
+    partitions = (
+        TopicPartition(stored.record.name, index)
+        for stored in topics
+        if not stored.is_deleting
+        for index in range(stored.record.partition_count)
+    )
+    return {partition: epochs.get(partition, 0) + 1 for partition in partitions}

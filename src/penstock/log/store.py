@@ -2,7 +2,8 @@
 
 {data_dir}/{topic}/{partition}/{base offset}.log, .index, .timeindex, checkpoint, replica
 {data_dir}/@penstock/lock, metadata.db         `@` cannot stand in a topic's name
-{data_dir}/@penstock/storage, cluster, broker  of a broker in a cluster: see `ownership.py`
+{data_dir}/@penstock/storage                   names what the disk holds: see `ownership.py`
+{data_dir}/@penstock/cluster, broker           of a broker in a cluster: as well
 {data_dir}/@trash/…                            deleted topics and replicas, on their way out
 {data_dir}/@orphaned/…                         directories found where a new topic was to go
 """
@@ -67,7 +68,7 @@ class LogStore:
     def own_directory(self) -> str:
         return os.path.join(self.data_dir, OWN_DIRECTORY)
 
-    # In a cluster
+    # Whose the logs are
 
     @property
     def storage_id(self) -> str:
@@ -108,8 +109,9 @@ class LogStore:
         return ownership.replica_of(self._directory(partition)) == cluster_id
 
     def _disk_failed(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the broker has stopped: not cleanly, then
-            self._housekeeping.submit(self._storage().disk_failed)
+        if self._storage_id is not None:
+            with contextlib.suppress(RuntimeError):  # the broker has stopped: not cleanly, then
+                self._housekeeping.submit(self._storage_id.disk_failed)
 
     def _make_way(self, partition: TopicPartition, directory: str, cluster_id: str) -> None:
         """Move away what lies in the partition's place and is no replica of it."""
@@ -166,9 +168,9 @@ class LogStore:
                 open_files=self._open_files,
                 dirty=self._dirty,
             )
+            log.on_sync_failed = self._disk_failed
             if cluster_id is not None:
                 log.sync_with(ownership.note_replica(directory, cluster_id))
-                log.on_sync_failed = self._disk_failed
         except CorruptLogError as error:
             raise StorageError(f"{error}; run `penstock log verify` and `repair`") from error
         except OSError as error:
