@@ -6,6 +6,7 @@ import asyncio
 import random
 import select
 import socket
+import uuid
 from threading import Thread
 from typing import Any
 
@@ -93,6 +94,22 @@ def test_acks_0_has_no_answer_and_keeps_its_place(wire: Wire, topic: str) -> Non
     wire.send_bytes(frame(produce(9, topic, {0: make_batch(b"a")}, acks=0)) * 3)
     answer = wire.ask(produce(9, topic, {0: make_batch(b"b")}, acks=1))
     assert only_partition(answer).base_offset == 3
+
+
+def test_what_a_client_sent_before_it_hung_up_is_done(
+    shared: ThreadBroker, wire: Wire, topic: str
+) -> None:
+    """As by Kafka: with acks=0 a producer does not wait to see it."""
+    batch = make_batch(b"x")
+    for offset in range(0, 15, 3):
+        with Wire(shared.bootstrap) as leaving:
+            name = f"made-{uuid.uuid4().hex}"  # which takes a while
+            leaving.send(
+                request("metadata", 4, topics=[{"name": name}], allow_auto_topic_creation=True),
+                *(produce(9, topic, {0: batch}, acks=0) for _ in range(3)),
+            )
+        asked = fetch(12, {topic: {0: offset}}, max_wait_ms=5_000, min_bytes=3 * len(batch))
+        assert only_partition(wire.ask(asked)).high_watermark == offset + 3
 
 
 def test_a_waiting_fetch_holds_up_its_own_connection_only(

@@ -48,7 +48,7 @@ _REASON_CHARACTERS_MAX: Final = 400
 class _Slot:
     """The place of one answer in the order of answers."""
 
-    __slots__ = ("correlation_id", "header", "hurry", "parts", "size")
+    __slots__ = ("correlation_id", "header", "hurry", "is_work", "parts", "size")
 
     def __init__(self, correlation_id: int, header: bytes) -> None:
         self.correlation_id = correlation_id
@@ -56,16 +56,17 @@ class _Slot:
         self.parts: list[Part] | None = None  # None: not answered yet
         self.size = 0  # of the parts, in bytes
         self.hurry: Callable[[], None] | None = None  # if it can be answered at once
+        self.is_work = False  # a handler's, which goes on without its client
 
 
 class Connection:
     """Owns its socket. All methods run on the event loop."""
 
     __slots__ = (
-        "_buffer", "_door", "_end", "_fd", "_hint", "_is_closing", "_is_handling", "_is_held_up",
-        "_is_reading", "_is_writing", "_loop", "_on_close", "_pool", "_promised", "_request_bytes_max",
-        "_slots", "_socket", "_start", "_unsent", "_unsent_bytes", "_view", "_waits_for", "active_s",
-        "host", "is_closed", "peer",
+        "_buffer", "_door", "_end", "_fd", "_has_hung_up", "_hint", "_is_closing", "_is_handling",
+        "_is_held_up", "_is_reading", "_is_writing", "_loop", "_on_close", "_pool", "_promised",
+        "_request_bytes_max", "_slots", "_socket", "_start", "_unsent", "_unsent_bytes", "_view",
+        "_waits_for", "active_s", "host", "is_closed", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +99,7 @@ class Connection:
         self._is_handling = False
         self._is_held_up = False  # requests wait until there is room for their answers
         self._is_closing = False  # no more requests; close when all answers are out
+        self._has_hung_up = False  # the client sends no more; close when all requests are begun
         self.is_closed = False
         self.peer = f"{peer[0]}:{peer[1]}" if len(peer) >= 2 else "local"
         self.host = str(peer[0]) if peer else ""
@@ -107,7 +109,7 @@ class Connection:
     # Receiving
 
     def _resume_reading(self) -> None:
-        if not self._is_reading and not self._is_closing and not self.is_closed:
+        if not (self._is_reading or self._is_closing or self._has_hung_up or self.is_closed):
             self._is_reading = True
             self._loop.add_reader(self._fd, self._on_readable)
 
@@ -131,7 +133,7 @@ class Connection:
             self.close(f"the connection broke: {error.strerror}")
             return
         if received == 0:
-            self.close()
+            self._on_hang_up()
             return
         self._end += received
         self.active_s = self._loop.time()
@@ -139,6 +141,14 @@ class Connection:
             self._settle()
         else:
             self._handle_received()
+
+    def _on_hang_up(self) -> None:
+        """Close, but for requests that came and wait for a handler: they are begun before."""
+        if self._is_held_up and self._waits_for is not None and self._waits_for.is_work:
+            self._has_hung_up = True
+            self._pause_reading()
+        else:
+            self.close()
 
     def _receive_limit(self) -> int:
         """Up to where to receive: the end of a large request that has begun, else what fits."""
@@ -170,6 +180,8 @@ class Connection:
         elif is_turn_over:
             self._pause_reading()
             self._loop.call_soon(self._next_turn)
+        elif self._has_hung_up:
+            self._on_hang_up()
         elif not self.is_closed:
             self._settle()
 
@@ -255,6 +267,7 @@ class Connection:
             self._promised.add(answer)
             if not is_pipelined:
                 self._waits_for = slot
+                slot.is_work = isinstance(answer, asyncio.Task)
                 if isinstance(answer, Unhurried):
                     slot.hurry = answer.hurry
             answer.add_done_callback(lambda done: self._on_answer(slot, done))
