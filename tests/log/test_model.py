@@ -141,7 +141,7 @@ class LogMachine(RuleBasedStateMachine):
         bases = {read_header(item).base_offset for item in self.batches}
         ends = sorted(base for base in bases if base >= self.start)
         end = data.draw(st.sampled_from([*ends, self.end]))
-        lost = sum(base >= end for base in self.remembered)
+        lost = self._has_of_producer_from(end)
         plan = self.disk.log.truncate(end)
         if plan is not None and in_thread:
             plan.run()
@@ -150,7 +150,13 @@ class LogMachine(RuleBasedStateMachine):
         self._lower_high_watermark(end)
         self._check_producer_after_cut(end, lost)
 
-    def _check_producer_after_cut(self, end: int, lost: int) -> None:
+    def _has_of_producer_from(self, end: int) -> bool:
+        """Also if a power cut took what was remembered of them: the log may have found it again."""
+        headers = map(read_header, self.batches)
+        there = [header.base_offset for header in headers if header.producer_id >= 0]
+        return any(base >= end for base in (*self.remembered, *there))
+
+    def _check_producer_after_cut(self, end: int, lost: bool) -> None:
         kept = [base for base in self.remembered if base < end]
         producers = self.disk.log.active_producers()
         if kept or (lost and producers):
