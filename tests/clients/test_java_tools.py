@@ -11,6 +11,7 @@ import pytest
 from penstock.testing import ProcessBroker
 from tests.clients.client import Client, Message, numbered
 from tests.clients.jvm import run_tool
+from tests.kafka.wire import Wire, request
 
 pytestmark = pytest.mark.java
 
@@ -122,6 +123,21 @@ def test_kafka_delete_records(tool: Tool, topic: str, tmp_path: Path, rdkafka: C
     file.write_text(json.dumps(wanted))
     tool(f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", str(file))
     assert [record.offset for record in rdkafka.read_all(topic)] == [6, 7, 8, 9]
+
+
+def test_kafka_reassign_partitions(
+    tool: Tool, topic: str, tmp_path: Path, server: ProcessBroker
+) -> None:
+    """To verify is also to take away throttles, whether or not there are any."""
+    with Wire(server.bootstrap) as wire:
+        (broker,) = wire.ask(request("describe_cluster", 0)).brokers
+    moved = {"topic": topic, "partition": 0, "replicas": [broker.broker_id], "log_dirs": ["any"]}
+    file = tmp_path / "moves.json"
+    file.write_text(json.dumps({"partitions": [moved], "version": 1}))
+    command = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+    tool(command, "--reassignment-json-file", str(file), "--execute")
+    output = tool(command, "--reassignment-json-file", str(file), "--verify")
+    assert f"Reassignment of partition {topic}-0 is completed." in output
 
 
 def test_kafka_log_dirs(tool: Tool, topic: str, server: ProcessBroker) -> None:

@@ -399,6 +399,19 @@ class TestIncrementalAlterConfigs:
         assert unknown is ErrorCode.invalid_config
         assert broker is ErrorCode.invalid_request
 
+    async def test_what_is_not_set_is_deleted_by_doing_nothing(self, world: World) -> None:
+        """`kafka-reassign-partitions` takes throttles away that it may never have set."""
+        topic = await world.catalog.create("t", 1, {"retention.ms": "5"})
+        rate = ("leader.replication.throttled.rate", Operation.DELETE, None)
+        replicas = ("leader.replication.throttled.replicas", Operation.DELETE, None)
+        assert await self.ask(world, replicas) is ErrorCode.none
+        assert await self.ask(world, rate, resource=(BROKER, "7")) is ErrorCode.none
+        assert await self.ask(world, rate, resource=(BROKER, "")) is ErrorCode.none
+        other = await self.ask(world, rate, resource=(BROKER, "8"))
+        mixed = await self.ask(world, rate, ("x", Operation.SET, "1"), resource=(BROKER, "7"))
+        assert (other, mixed) == (ErrorCode.invalid_request,) * 2
+        assert topic.overrides == {"retention.ms": "5"}
+
 
 class TestDescribeLogDirs:
     async def test_sizes_and_room(self, world: World, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_lists_are_edited_by_element(
     ("change", "code"),
     [
         (("flush.ms", Operation.APPEND, "1"), ErrorCode.invalid_config),
-        (("no.such", Operation.DELETE, None), ErrorCode.invalid_config),
+        (("no.such", Operation.APPEND, "1"), ErrorCode.invalid_config),
         ((POLICY, Operation.APPEND, None), ErrorCode.invalid_request),
         ((POLICY, 4, "x"), ErrorCode.invalid_request),
     ],

@@ -155,12 +155,12 @@ def apply_changes(
     """The topic's own settings after these changes. Values are not checked here."""
     result = dict(overrides)
     for change in changes:
+        if change.operation == Operation.DELETE:
+            result.pop(change.name, None)  # as in Kafka, whether or not there is such a setting
+            continue
         setting = TOPIC_SETTINGS.get(change.name)
         if setting is None and change.operation != Operation.SET:
             raise ApiError(ErrorCode.invalid_config, f"unknown topic setting {change.name!r}")
-        if change.operation == Operation.DELETE:
-            result.pop(change.name, None)
-            continue
         if change.value is None:
             raise ApiError(ErrorCode.invalid_request, f"{change.name} is given no value")
         if change.operation == Operation.SET:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.broker.topic_configs import ConfigChange, apply_changes
+from penstock.broker.topic_configs import ConfigChange, Operation, apply_changes
 from penstock.errors import ApiError, ErrorCode
 from penstock.kafka.api import Api, RequestContext
 from penstock.kafka.handlers.alter_configs import (
@@ -16,6 +16,7 @@ from penstock.kafka.handlers.alter_configs import (
     check_names_differ,
     check_resources_differ,
 )
+from penstock.kafka.handlers.describe_configs import BROKER
 
 if TYPE_CHECKING:
     from penstock.broker import Broker
@@ -83,9 +84,10 @@ async def _alter(broker: Broker, resource: Resource, *, validate_only: bool) -> 
 
     error_code, error_message = ErrorCode.none, None
     try:
-        topic = alterable_topic(broker, resource.resource_type, resource.resource_name)
         check_names_differ([config.name for config in resource.configs])
-        await broker.topics.change_overrides(topic, change, validate_only=validate_only)
+        if not _changes_nothing(broker, resource):
+            topic = alterable_topic(broker, resource.resource_type, resource.resource_name)
+            await broker.topics.change_overrides(topic, change, validate_only=validate_only)
     except ApiError as error:
         error_code, error_message = error.code, error.message
     return ResourceResult(
@@ -93,6 +95,15 @@ async def _alter(broker: Broker, resource: Resource, *, validate_only: bool) -> 
         resource_name=resource.resource_name,
         error_code=error_code,
         error_message=error_message,
+    )
+
+
+def _changes_nothing(broker: Broker, resource: Resource) -> bool:
+    """Whether settings are only to be deleted, and of brokers: none is ever set while they run."""
+    return (
+        resource.resource_type == BROKER
+        and resource.resource_name in {"", str(broker.info.id)}
+        and all(config.config_operation == Operation.DELETE for config in resource.configs)
     )
 
 
