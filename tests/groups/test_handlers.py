@@ -349,6 +349,15 @@ class TestOffsetCommit:
         assert kept[0].leader_epoch == (3 if version >= 6 else -1)
 
     @pytest.mark.parametrize("version", versions(offset_commit.API))
+    async def test_refuses_partitions_that_do_not_exist(self, broker: Broker, version: int) -> None:
+        values = commit_values(broker, version)
+        first, second = values["topics"][0]["partitions"]
+        values["topics"][0]["partitions"] = [first, second | {"partition_index": 99}]
+        answer = await call(broker, offset_commit.API, version, **values)
+        assert commit_errors(answer)[0] == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
+        assert list(broker.groups.of("g").offsets("g").of_topic("t")) == [0]
+
+    @pytest.mark.parametrize("version", versions(offset_commit.API))
     async def test_is_fenced(self, broker: Broker, version: int) -> None:
         stranger = commit_values(
             broker, version, generation_id_or_member_epoch=1, member_id="m", group_id="none"
@@ -539,12 +548,14 @@ class TestOffsetDelete:
         )
         await stable(broker)
         asked = [{"name": name, "partitions": [partition]} for name in ("t", "u", "no")]
+        asked += [{"name": "u", "partitions": [{"partition_index": 99}]}]
         answer = await call(broker, offset_delete.API, version, group_id="g", topics=asked)
         assert answer.error_code is ErrorCode.none
         assert [(t.name, t.partitions[0].error_code) for t in answer.topics] == [
             ("t", ErrorCode.group_subscribed_to_topic),
             ("u", ErrorCode.none),
             ("no", ErrorCode.unknown_topic_or_partition),
+            ("u", ErrorCode.unknown_topic_or_partition),
         ]
         answer = await call(broker, offset_delete.API, version, group_id="no", topics=[])
         assert (answer.error_code, answer.topics) == (ErrorCode.group_id_not_found, ())

@@ -14,6 +14,7 @@ from penstock.model import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.broker import Broker
+    from penstock.broker.topics import Topic
 
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 10
@@ -66,32 +67,32 @@ async def handle(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
     has_ids = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-    names = [_existing_name(broker, asked, has_ids) for asked in request.topics]
+    topics = [_find(broker, asked, has_ids) for asked in request.topics]
     offsets: dict[TopicPartition, NewOffset] = {}
-    for asked, name in zip(request.topics, names, strict=True):
-        if name is None:
+    for asked, topic in zip(request.topics, topics, strict=True):
+        if topic is None:
             continue
         for partition in asked.partitions:
-            offsets[TopicPartition(name, partition.partition_index)] = NewOffset(
-                offset=partition.committed_offset,
-                leader_epoch=partition.committed_leader_epoch,
-                metadata=partition.committed_metadata,
-            )
+            if 0 <= partition.partition_index < len(topic.partitions):
+                offsets[TopicPartition(topic.name, partition.partition_index)] = NewOffset(
+                    offset=partition.committed_offset,
+                    leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.committed_metadata,
+                )
     errors = await _commit(broker, request, context, offsets) if offsets else {}
     unknown = ErrorCode.unknown_topic_id if has_ids else ErrorCode.unknown_topic_or_partition
     return OffsetCommitResponse(
         topics=[
-            _result(asked, name, errors, unknown)
-            for asked, name in zip(request.topics, names, strict=True)
+            _result(asked, topic.name, errors) if topic is not None else _failed(asked, unknown)
+            for asked, topic in zip(request.topics, topics, strict=True)
         ]
     )
 
 
-def _existing_name(broker: Broker, asked: TopicOffsets, has_ids: bool) -> str | None:
+def _find(broker: Broker, asked: TopicOffsets, has_ids: bool) -> Topic | None:
     if not has_ids:
-        return asked.name if broker.topics.get(asked.name) is not None else None
-    topic = None if asked.topic_id is None else broker.topics.get_by_id(asked.topic_id)
-    return None if topic is None else topic.name
+        return broker.topics.get(asked.name)
+    return None if asked.topic_id is None else broker.topics.get_by_id(asked.topic_id)
 
 
 async def _commit(
@@ -121,32 +122,36 @@ async def _commit(
 
 
 def _result(
-    asked: TopicOffsets,
-    name: str | None,
-    errors: Mapping[TopicPartition, ErrorCode],
-    unknown: ErrorCode,
+    asked: TopicOffsets, name: str, errors: Mapping[TopicPartition, ErrorCode]
 ) -> TopicResult:
+    """A partition that the topic does not have was not committed, and has no outcome."""
+    unknown = ErrorCode.unknown_topic_or_partition
     return TopicResult(
         name=asked.name,
         topic_id=asked.topic_id,
         partitions=[
             PartitionResult(
                 partition_index=partition.partition_index,
-                error_code=(
-                    unknown
-                    if name is None
-                    else errors[TopicPartition(name, partition.partition_index)]
-                ),
+                error_code=errors.get(TopicPartition(name, partition.partition_index), unknown),
             )
             for partition in asked.partitions
         ],
     )
 
 
-def on_error(request: OffsetCommitRequest, code: ErrorCode, message: str) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=[_result(asked, None, {}, unknown=code) for asked in request.topics]
+def _failed(asked: TopicOffsets, code: ErrorCode) -> TopicResult:
+    return TopicResult(
+        name=asked.name,
+        topic_id=asked.topic_id,
+        partitions=[
+            PartitionResult(partition_index=partition.partition_index, error_code=code)
+            for partition in asked.partitions
+        ],
     )
+
+
+def on_error(request: OffsetCommitRequest, code: ErrorCode, message: str) -> OffsetCommitResponse:
+    return OffsetCommitResponse(topics=[_failed(asked, code) for asked in request.topics])
 
 
 API = Api("offset_commit", OffsetCommitRequest, handle, on_error=on_error)

@@ -55,8 +55,9 @@ async def handle(
     asked = [
         TopicPartition(topic.name, partition.partition_index)
         for topic in request.topics
-        if broker.topics.get(topic.name) is not None
+        if (found := broker.topics.get(topic.name)) is not None
         for partition in topic.partitions
+        if 0 <= partition.partition_index < len(found.partitions)
     ]
     errors = await broker.groups.of(request.group_id).delete_offsets(request.group_id, asked)
     unknown = ErrorCode.unknown_topic_or_partition
