@@ -254,28 +254,43 @@ class TestListOffsets:
 
 
 class TestOffsetForLeaderEpoch:
+    def ask(self, world: World, epoch: int, current: int = -1) -> tuple[ErrorCode, int, int]:
+        asked = offset_for_leader_epoch.PartitionAsked(
+            partition=0, leader_epoch=epoch, current_leader_epoch=current
+        )
+        topic = offset_for_leader_epoch.TopicAsked(topic="t", partitions=(asked,))
+        request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(topics=(topic,))
+        answer = offset_for_leader_epoch.handle(world.broker, request, version(4))
+        (end,) = answer.topics[0].partitions
+        return end.error_code, end.leader_epoch, end.end_offset
+
     async def test_an_epoch_ends_where_the_next_begins(self, world: World) -> None:
         await world.catalog.create("t", 1)
         world.append("t", 0, START_MS, START_MS)
         await world.store.put("partitions/t/0", b'{"leader_epoch":2}')
         await world.restart()
         world.append("t", 0, START_MS)
+        assert self.ask(world, 0) == (ErrorCode.none, 0, 2)
+        assert self.ask(world, 1) == (ErrorCode.none, 0, 2)
+        assert self.ask(world, 2, current=2) == (ErrorCode.none, 2, 3)
+        assert self.ask(world, 3) == (ErrorCode.none, -1, -1)
+        assert self.ask(world, 2, current=1) == (ErrorCode.fenced_leader_epoch, -1, -1)
 
-        def ask(epoch: int, current: int = -1) -> tuple[ErrorCode, int, int]:
-            asked = offset_for_leader_epoch.PartitionAsked(
-                partition=0, leader_epoch=epoch, current_leader_epoch=current
-            )
-            topic = offset_for_leader_epoch.TopicAsked(topic="t", partitions=(asked,))
-            request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(topics=(topic,))
-            answer = offset_for_leader_epoch.handle(world.broker, request, version(4))
-            (end,) = answer.topics[0].partitions
-            return end.error_code, end.leader_epoch, end.end_offset
-
-        assert ask(0) == (ErrorCode.none, 0, 2)
-        assert ask(1) == (ErrorCode.none, 0, 2)
-        assert ask(2, current=2) == (ErrorCode.none, 2, 3)
-        assert ask(3) == (ErrorCode.none, -1, -1)
-        assert ask(2, current=1) == (ErrorCode.fenced_leader_epoch, -1, -1)
+    async def test_the_epoch_of_the_leader_ends_with_the_log_if_it_has_no_records(
+        self, world: World
+    ) -> None:
+        """Consumers take an unknown end for a log that was cut, and leave their place."""
+        await world.catalog.create("t", 1)
+        assert self.ask(world, 0) == (ErrorCode.none, 0, 0)
+        assert self.ask(world, 1) == (ErrorCode.none, -1, -1)
+        world.append("t", 0, START_MS, START_MS)
+        await world.store.put("partitions/t/0", b'{"leader_epoch":2}')
+        await world.restart()
+        assert self.ask(world, 2) == (ErrorCode.none, 2, 2)
+        await world.logs.delete_records_before(world.catalog.partition("t", 0).log, 2)
+        await world.restart()
+        assert self.ask(world, 0) == (ErrorCode.none, 0, 2)
+        assert self.ask(world, 2) == (ErrorCode.none, 2, 2)
 
 
 class TestDescribeTopicPartitions:

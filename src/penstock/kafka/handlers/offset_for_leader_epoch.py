@@ -85,7 +85,11 @@ def _answer(broker: Broker, topic: str, asked: PartitionAsked) -> EpochEnd:
     try:
         partition = broker.topics.partition(topic, asked.partition)
         partition.check_leader_epoch(asked.current_leader_epoch)
-        epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+        log = partition.log
+        if asked.leader_epoch == log.leader_epoch:  # which may not have a record yet
+            epoch, end_offset = asked.leader_epoch, log.log_end_offset
+        else:
+            epoch, end_offset = log.end_offset_for_epoch(asked.leader_epoch)
     except ApiError as error:
         return EpochEnd(partition=asked.partition, error_code=error.code)
     return EpochEnd(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
