@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import ErrorCode
 from penstock.testing import ThreadBroker, broker
 from tests.kafka.batches import make_batch
 from tests.kafka.tagging import uvarint
@@ -151,6 +152,18 @@ def test_a_tagged_field_that_nobody_knows_is_ignored(wire: Wire) -> None:
     assert body[-1:] == b"\x00"
     wire.send_bytes(sized(flexible(12, 4) + body[:-1] + tags))
     wire.receive_frame()
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_an_error_that_quotes_a_long_name_is_answered(wire: Wire, topic: str, version: int) -> None:
+    """Nothing is wrong with the request, and the answer must fit a string as well."""
+    config = {"name": "x" * 32_767, "value": "1"}
+    resource = {"resource_type": 2, "resource_name": topic, "configs": [config]}
+    answer = wire.ask(request("alter_configs", version, resources=[resource]))
+    (result,) = answer.responses
+    assert result.error_code is ErrorCode.invalid_config
+    assert result.error_message.startswith("unknown topic setting 'xxx")
+    assert len(result.error_message) < 32_767
 
 
 def test_a_frame_cut_off_by_the_client_is_no_event(

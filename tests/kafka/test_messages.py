@@ -18,7 +18,7 @@ from penstock.kafka.api import Api
 from penstock.kafka.handlers import REGISTRY
 from tests.kafka.handler_types import response_type
 from tests.kafka.strategies import entities, examples
-from tests.kafka.wire import choices, decode, encode
+from tests.kafka.wire import build, choices, decode, encode
 
 APIS: list[Api[Any]] = [api for api in REGISTRY.values() if isinstance(api, Api)]
 
@@ -167,6 +167,18 @@ def test_an_error_is_told_in_every_version(api: Api[Any], version: int) -> None:
         decode(kio.index.load_response_schema(api.key, version), api.encode(version, response))
 
     check()
+
+
+@every_version
+def test_an_error_is_told_in_few_words_however_long_its_reason(api: Api[Any], version: int) -> None:
+    """It may quote what a client sent, which is as long as a string can be."""
+    assert api.on_error is not None
+    entity = build(kio.index.load_request_schema(api.key, version), {})
+    request = api.decode(version, encode(entity))
+    response = api.on_error(
+        request, ErrorCode.invalid_config, "no such setting: " + "\u2026" * 32_767
+    )
+    assert len(api.encode(version, response)) < 32_767
 
 
 def assert_same(ours: Any, theirs: Any) -> None:

@@ -7,7 +7,8 @@ of the version on the wire, matching fields by name:
 * a request field that the version lacks takes the default our dataclass gives it;
 * a response field that the version lacks is left out; one that ours lacks takes kio's default;
 * kio's timedelta and datetime fields `x` are our integers `x_ms`;
-* a nested array of entities is a tuple of our dataclasses (a list is fine in a response).
+* a nested array of entities is a tuple of our dataclasses (a list is fine in a response);
+* an `error_message` is cut to `MESSAGE_CHARACTERS_MAX`.
 
 Converters are compiled once for each pair of types, so a message costs a few attribute reads.
 """
@@ -24,6 +25,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+
+from penstock.kafka.primitives import MESSAGE_CHARACTERS_MAX
 
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
@@ -50,6 +53,10 @@ def _ms_to_timedelta(value: int) -> datetime.timedelta:
 
 def _ms_to_datetime(value: int) -> datetime.datetime | None:
     return None if value < 0 else EPOCH + datetime.timedelta(milliseconds=value)
+
+
+def _cut(message: str | None) -> str | None:
+    return None if message is None else message[:MESSAGE_CHARACTERS_MAX]
 
 
 @functools.cache
@@ -153,6 +160,8 @@ def _to_kio(ours: type, name: str, kios: type, item: Field[Any]) -> Converter:
         their_type, _ = _nested(_hints(kios)[item.name])
         assert their_type is not None, f"{kios.__name__}.{item.name} is no entity"
         return _each(writer(our_type, their_type), is_array)
+    if name == "error_message":
+        return _cut
     match item.metadata.get("kafka_type"):
         case "timedelta_i32" | "timedelta_i64":
             return _ms_to_timedelta

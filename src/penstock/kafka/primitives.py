@@ -27,6 +27,8 @@ MALFORMED: Final = (IndexError, struct.error, ValueError, OverflowError)
 # read is their number, and an array of a hundred million empty names fits a request of 100 MiB.
 ELEMENTS_MAX: Final = 150_000
 TAGS_MAX: Final = 100
+# An error may quote what a client sent, which may be as long as a string can be.
+MESSAGE_CHARACTERS_MAX: Final = 1_000
 
 Topic = str | uuid.UUID  # a topic as a request names it: from some version on, by its id
 

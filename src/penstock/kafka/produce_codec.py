@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import ErrorCode
 from penstock.kafka.primitives import (
+    MESSAGE_CHARACTERS_MAX,
     Topic,
     check_element_count,
     read_count,
@@ -26,9 +27,6 @@ _ACKS_TIMEOUT: Final = struct.Struct(">hi")
 _RESULT: Final = struct.Struct(">ihqq")
 _RESULT_5: Final = struct.Struct(">ihqqq")
 _NO_THROTTLE: Final = INT32.pack(0)
-_MESSAGE_CHARACTERS_MAX: Final = (
-    1_000  # a name that a client sent may be longer than a string can be
-)
 
 
 class PartitionRecords(NamedTuple):
@@ -55,7 +53,7 @@ class PartitionResult(NamedTuple):
 
 
 def failed(index: int, code: ErrorCode, message: str) -> PartitionResult:
-    return PartitionResult(index, int(code), message=message[:_MESSAGE_CHARACTERS_MAX] or None)
+    return PartitionResult(index, int(code), message=message[:MESSAGE_CHARACTERS_MAX] or None)
 
 
 def decode_request(version: int, data: memoryview, position: int) -> ProduceRequest:
