@@ -18,6 +18,7 @@ from tests.kafka.tagging import uvarint
 from tests.kafka.wire import Wire, encode, fetch, frame, produce, request, sized
 
 METADATA, OFFSET_FETCH = 3, 9
+LONG = uvarint(32_769) + b"x" * 32_768  # a compact string, one byte longer than Kafka lets one be
 HUGE = b"\xff\xff\xff\xff\x0f"  # the largest unsigned varint of five bytes
 
 
@@ -53,6 +54,10 @@ CASES = {
     "a varint without end": sized(flexible(METADATA, 9) + b"\xff" * 50),
     "a nested huge array": sized(
         header(OFFSET_FETCH, 1) + struct.pack(">h1sih1si", 1, b"g", 1, 1, b"t", 2**31 - 1)
+    ),
+    "a string longer than one may be": sized(flexible(10, 3) + LONG + b"\x00\x00"),
+    "a Produce of a topic whose name is too long": sized(
+        flexible(0, 9) + b"\x00" + bytes(6) + b"\x02" + LONG + b"\x01\x00\x00"
     ),
     "a huge string": sized(flexible(18, 3) + HUGE),
     "a string that is no text": sized(header(OFFSET_FETCH, 1) + b"\x00\x01\xff" + bytes(4)),
@@ -164,6 +169,18 @@ def test_an_error_that_quotes_a_long_name_is_answered(wire: Wire, topic: str, ve
     assert result.error_code is ErrorCode.invalid_config
     assert result.error_message.startswith("unknown topic setting 'xxx")
     assert len(result.error_message) < 32_767
+
+
+def test_a_group_has_no_name_that_older_versions_can_not_tell(own: ThreadBroker) -> None:
+    """One that is too long for them would keep every other group from being listed."""
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    topics = [{"name": own.create_topic(), "partitions": [partition]}]
+    values = {"generation_id_or_member_epoch": -1, "topics": topics}
+    with Wire(own.bootstrap) as wire, Wire(own.bootstrap) as other:
+        wire.send(request("offset_commit", 8, group_id="g" * 32_768, **values))
+        assert wire.is_closed_by_broker()
+        other.ask(request("offset_commit", 8, group_id="g" * 32_767, **values))
+        assert len(other.ask(request("list_groups", 0)).groups) == 1
 
 
 def test_a_frame_cut_off_by_the_client_is_no_event(

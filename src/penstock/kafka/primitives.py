@@ -27,6 +27,8 @@ MALFORMED: Final = (IndexError, struct.error, ValueError, OverflowError)
 # read is their number, and an array of a hundred million empty names fits a request of 100 MiB.
 ELEMENTS_MAX: Final = 150_000
 TAGS_MAX: Final = 100
+# As long as a string can be in the versions before the flexible ones, and Kafka's bound for all.
+STRING_BYTES_MAX: Final = 32_767
 # An error may quote what a client sent, which may be as long as a string can be.
 MESSAGE_CHARACTERS_MAX: Final = 1_000
 
@@ -60,7 +62,7 @@ def read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, in
 def read_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
     """A string's length; -1 is null."""
     size, position = read_length(data, position, flexible, INT16)
-    if size < -1 or position + size > len(data):
+    if not -1 <= size <= STRING_BYTES_MAX or position + size > len(data):
         raise ValueError("a length is out of range")
     return size, position
 

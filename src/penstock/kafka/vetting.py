@@ -1,9 +1,10 @@
 """What must hold of a request's bytes before kio's reader may see them.
 
-kio reads by schema and reads well-formed bytes well, but it takes two things for granted that a peer
+kio reads by schema and reads well-formed bytes well, but it takes three things for granted that a peer
 can break. It reserves memory for as many elements as an array announces: five bytes that announce four
 billion end the process, for Rust aborts when memory runs out. And it refuses tagged fields that its
-schema lacks, though a newer client may send them at any time and wants them ignored (KIP-482).
+schema lacks, though a newer client may send them at any time and wants them ignored (KIP-482). And it
+reads compact strings of any length, though what is kept of them must fit the answers of every version.
 
 `vetted(entity_type)` compiles the schema of a request into a walk over its bytes that checks every
 length and count against what is really there, bounds the number of elements, and cuts unknown tagged
@@ -20,7 +21,12 @@ from collections.abc import Callable
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, Final
 
-from penstock.kafka.primitives import ELEMENTS_MAX, check_element_count, check_tag_count
+from penstock.kafka.primitives import (
+    ELEMENTS_MAX,
+    STRING_BYTES_MAX,
+    check_element_count,
+    check_tag_count,
+)
 from penstock.wire import read_uvarint, write_uvarint
 
 _FIXED_BYTES: Final = {
@@ -151,13 +157,20 @@ def _element(annotation: Any, item: Field[Any], is_flexible: bool) -> Step | int
     if size is not None:
         return size
     assert kafka_type in {"string", "bytes", "records"}, f"no such type: {kafka_type}"
-    if is_flexible:
-        return _compact_bytes
-    return _string if kafka_type == "string" else _bytes
+    if kafka_type == "string":
+        return _compact_string if is_flexible else _string
+    return _compact_bytes if is_flexible else _bytes
 
 
 def _compact_bytes(data: bytes, position: int, _: _Findings) -> int:
     size, position = read_uvarint(data, position)
+    return position + size - 1 if size else position
+
+
+def _compact_string(data: bytes, position: int, _: _Findings) -> int:
+    size, position = read_uvarint(data, position)
+    if size > STRING_BYTES_MAX + 1:
+        raise ValueError(f"a string of {size - 1} bytes")
     return position + size - 1 if size else position
 
 
