@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +33,27 @@ async def turns(count: int = 8) -> None:
 
 def listed(running: Coordination) -> set[str]:
     return {group.group_id for group in running.groups.list()}
+
+
+@contextlib.asynccontextmanager
+async def busy(running: Coordination) -> AsyncIterator[None]:
+    """Commits of the group for topic `u` that overlap: one is under way at any moment."""
+
+    async def commit_for_ever(partition: int) -> None:
+        at = TopicPartition("u", partition)
+        for offset in itertools.count():
+            await running.groups.commit_offsets("g", {at: NewOffset(offset=offset)})
+
+    committing = []
+    for partition in range(4):
+        committing.append(asyncio.create_task(commit_for_ever(partition)))
+        await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        for task in committing:
+            task.cancel()
+        await asyncio.wait(committing)
 
 
 class TestACommit:
@@ -264,6 +287,13 @@ class TestDeletion:
         assert running.offsets() == {}
         assert (await running.store.get_prefix("offsets/")).entries == ()
 
+    async def test_does_not_wait_for_a_pause_between_commits(self, faulty: Coordination) -> None:
+        await faulty.commit(t_0=1)
+        async with busy(faulty), asyncio.timeout(5):
+            outcome = await faulty.groups.delete_offsets("g", [T0])
+        assert outcome == {T0: ErrorCode.none}
+        assert "t_0" not in faulty.offsets()
+
     async def test_that_fails_leaves_the_offsets(
         self, faulty: Coordination, faulty_store: FaultyStore
     ) -> None:
@@ -301,6 +331,14 @@ class TestADeletedTopic:
         await forgetting
         assert faulty.offsets() == {}
         assert (await faulty_store.get_prefix("offsets/")).entries == ()
+
+    async def test_is_forgotten_without_a_pause_between_commits_of_others(
+        self, faulty: Coordination
+    ) -> None:
+        await faulty.commit(t_0=1)
+        async with busy(faulty), asyncio.timeout(5):
+            await faulty.groups.forget_topic("t")
+        assert "t_0" not in faulty.offsets()
 
     async def test_found_after_a_crash_is_forgotten_then(
         self, any_coordination: Coordination

@@ -162,8 +162,8 @@ class GroupDriver:
         return task
 
     async def settle(self, entry: Entry) -> None:
-        """Wait until nothing of the group is under way to the store."""
-        while entry.writes:
+        """Wait for what of the group is under way to the store now; what begins meanwhile goes on."""
+        if entry.writes:
             await asyncio.wait(set(entry.writes))
 
     async def finish(self) -> None:
