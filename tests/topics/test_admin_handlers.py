@@ -75,10 +75,16 @@ class TestCreateTopics:
         assert answers["c"].error_message
 
     async def test_the_answer_shows_the_settings_in_force(self, world: World) -> None:
-        answers = await self.ask(world, new_topic("a", configs={"retention.ms": "5", "x": None}))
+        answers = await self.ask(world, new_topic("a", configs={"retention.ms": "5"}))
         configs = {config.name: config for config in answers["a"].configs or ()}
         assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("5", 1)
         assert (configs["segment.ms"].value, configs["segment.ms"].config_source) == ("86400000", 5)
+
+    async def test_a_setting_without_a_value_is_refused(self, world: World) -> None:
+        answers = await self.ask(world, new_topic("a", configs={"retention.ms": None}))
+        assert answers["a"].error_code is ErrorCode.invalid_config
+        assert answers["a"].error_message == "retention.ms is given no value"
+        assert world.catalog.get("a") is None
 
     async def test_a_topic_named_twice_is_not_created(self, world: World) -> None:
         answers = await self.ask(world, new_topic("a"), new_topic("b"), new_topic("a"))

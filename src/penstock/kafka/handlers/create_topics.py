@@ -135,8 +135,12 @@ async def _create(broker: Broker, wanted: NewTopic, request: CreateTopicsRequest
 
 
 def _overrides(configs: Iterable[Config]) -> dict[str, str]:
-    """A null value is the default, as in Kafka: the setting is not made the topic's own."""
-    return {config.name: config.value for config in configs if config.value is not None}
+    overrides = {}
+    for config in configs:
+        if config.value is None:
+            raise ApiError(ErrorCode.invalid_config, f"{config.name} is given no value")
+        overrides[config.name] = config.value
+    return overrides
 
 
 def _assignments(topic: NewTopic) -> dict[int, tuple[int, ...]] | None:
