@@ -468,6 +468,14 @@ class TestExpiry:
         await turns()
         assert faulty.offsets() == {"t_0": 1}
 
+    async def test_does_not_wait_for_a_pause_between_commits(self, faulty: Coordination) -> None:
+        await faulty.commit(t_0=1)
+        faulty.advance(RETENTION_S)
+        async with busy(faulty):
+            await faulty.groups.expire()
+        assert "t_0" not in faulty.offsets()
+        assert "u_0" in faulty.offsets()
+
     async def test_that_fails_is_tried_again(
         self, faulty: Coordination, faulty_store: FaultyStore
     ) -> None:

@@ -262,7 +262,7 @@ class OffsetKeeper:
             now_ms = self._driver.now().wall_ms
             doomed = expired_offsets(group, entry.offsets, now_ms, self._retention_ms)
             try:
-                if doomed and not entry.writes:
+                if doomed:
                     await asyncio.shield(self._driver.run(self._delete_once(entry, doomed)))
                 if _is_abandoned(entry) and self._driver.get(group.group_id) is entry:
                     await asyncio.shield(delete_group(entry))
