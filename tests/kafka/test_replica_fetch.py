@@ -6,11 +6,11 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from penstock.errors import ErrorCode
+from penstock.errors import ApiError, ErrorCode
 from penstock.testing import ThreadBroker
 from tests.cluster.wired import Member, Stage, until
 from tests.kafka.batches import records_in
@@ -177,6 +177,31 @@ async def test_who_is_no_follower_of_this_epoch_is_refused(
 async def test_an_unknown_topic_id_is_said_to_be_one(leader: Member) -> None:
     answer = await asked(leader, replica_fetch(uuid.uuid4(), {0: 0}))
     assert only_partition(answer).error_code is ErrorCode.unknown_topic_id
+
+
+async def test_a_follower_that_hears_of_a_partition_first_is_told_to_ask_again(
+    tmp_path: Path,
+) -> None:
+    """Where it stands was not noted then. If it did not say it again, it would never be in sync."""
+    stage = Stage(tmp_path)
+    member, absent = await stage.add(1), await stage.add(2)
+    await absent.fetchers.close()
+    await stage.create(member, absent, partitions=2)
+    topic, door = stage.topic_id, cast("Any", member.server._door)
+    begun = await asked(member, replica_fetch(topic, {0: 0}))
+    known, door.resolve = door.resolve, lambda _: ApiError(ErrorCode.unknown_topic_id)
+    session = (begun.session_id, 1)
+    message = replica_fetch(topic, {1: 0}, session=session, max_wait_ms=WAIT_MS)
+    waiting = asyncio.create_task(asked(member, message))
+    await until(lambda: door.waiting_fetches, "it waits")
+    door.resolve = known
+    member.append(b"a", index=0)
+    answer = await waiting
+    codes = {one.partition_index: one.error_code for one in answer.responses[0].partitions}
+    assert codes == {0: ErrorCode.none, 1: ErrorCode.unknown_topic_id}
+    await asked(member, replica_fetch(topic, {1: 0}, session=(begun.session_id, 2)))
+    await until(lambda: 2 in stage.state(1).isr, "in sync")
+    await stage.stop()
 
 
 async def test_a_follower_is_told_where_its_epoch_ended_and_where_the_log_begins(

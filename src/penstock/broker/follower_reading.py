@@ -56,6 +56,8 @@ class FollowerReader(Reader):
         if isinstance(position.partition, ApiError):
             position.partition = self._directory.resolve(position.key)
         if isinstance(position.partition, ApiError):
+            # Nobody noted where it stands: it has to say it again, though the partition may be known by then.
+            position.verdict = ReplicaFetched(error=position.partition.code)
             return
         self._number += 1
         try:
