@@ -170,6 +170,25 @@ class TestMoves:
         assert set(desk[0].replicas) == {1, 2, 3}
         assert (desk[0].replica_count, desk[0].is_reassigning) == (None, False)
 
+    def test_that_change_course_want_as_many_replicas_as_the_last_of_them(self, desk: Desk) -> None:
+        commit(desk, move(desk, 1, 2))
+        desk.as_leader(0, isr=desk.isr(1, 2))
+        commit(desk, move(desk, 1, 2, 3))
+        commit(desk, move(desk, 1, 4))
+        desk.as_leader(0, isr=desk.isr(1, 2, 4))
+        desk.as_leader(0, isr=desk.isr(1, 4))
+        assert (desk[0].replicas, desk[0].is_reassigning) == ((1, 4), False)
+
+    def test_that_change_course_may_be_kept_from_changing_the_number_again(
+        self, desk: Desk
+    ) -> None:
+        commit(desk, move(desk, 1, 2))
+        with pytest.raises(ApiError) as caught:
+            move(desk, 1, 2, 4, may_change_count=False)
+        assert caught.value.code is ErrorCode.invalid_replication_factor
+        commit(desk, move(desk, 1, 4, may_change_count=False))
+        assert desk[0].target == (1, 4)
+
     def test_are_listed_until_they_are_done(self, desk: Desk) -> None:
         commit(desk, move(desk, 4, 2, 3))
         assert list(desk.view.moving) == [ORDERS]

@@ -138,21 +138,21 @@ def move(
     stored = _partition(view, partition)
     state = stored.value
     before = reassignment.replicas_before(state)
+    count = len(state.target)  # also of a move that is under way: it has set what is wanted
     if target is None:
         moved = reassignment.cancel(state)
-        counts = len(state.target), len(before)
     else:
         _check_brokers(view, target, held=before)
-        counts = len(before), len(target)
-        if not may_change_count and counts[0] != counts[1]:
+        if not may_change_count and len(target) != count:
             raise ApiError(
                 ErrorCode.invalid_replication_factor,
-                f"{partition} has {counts[0]} replica(s), not {counts[1]}",
+                f"{partition} has {count} replica(s), not {len(target)}",
             )
         moved = reassignment.begin(state, target)
-    if counts[0] != counts[1]:
+    if len(moved.target) != count:
         wanted = _topic(view, partition.topic).value.replication_factor
-        moved = replace(moved, replica_count=None if counts[1] == wanted else counts[1])
+        count = len(moved.target)
+        moved = replace(moved, replica_count=None if count == wanted else count)
     return None if moved == state else _change(partition, stored, moved)
 
 
