@@ -282,6 +282,26 @@ class TestAHandOver:
         await starting
         assert brokers.offset(name) == 5
 
+    async def test_that_outlives_its_lease_leaves_the_next_one_alone(
+        self, brokers: Brokers
+    ) -> None:
+        await brokers.start(1)
+        node, name = brokers.nodes[1], owned_by(2, 1, 2)
+        node.link.sends.clear()
+        committing = asyncio.create_task(brokers.commit(5, name))
+        await asyncio.sleep(0)
+        starting = asyncio.create_task(brokers.start(2))
+        await until(lambda: not node.serves(name))
+        await node.end_lease()
+        await until(lambda: 2 in brokers.nodes and brokers.nodes[2].serves(name))
+        await until(lambda: node.groups.coordinator_of(name) == 2)
+        revision = await claim_revision(brokers, name)
+        node.link.sends.set()
+        assert await committing is not ErrorCode.none
+        await node.register()
+        await starting
+        assert await claim_revision(brokers, name) == revision
+
     async def test_tells_members_to_look_anew(self, brokers: Brokers) -> None:
         await brokers.start(1)
         name = owned_by(2, 1, 2)

@@ -383,6 +383,9 @@ class SpreadCoordinator:
     async def _release_one(self, slot: int) -> bool:
         if slot in self._held:
             await asyncio.shield(self._drop(slot))
+        claim = self._claims.get(slot)
+        if claim is None or claim.broker != self._broker_id:
+            return True  # our lease has ended meanwhile, and the slot is another broker's
         key, revision = slot_key(slot), self._claims.revision(slot)
         transaction = Transaction(
             compares=(Compare(key=key, mod_revision=revision),), deletes=(Delete(key=key),)
