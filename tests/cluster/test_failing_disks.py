@@ -145,3 +145,47 @@ async def test_a_log_that_somebody_took_away_does_not_begin_anew_while_others_co
     stage.write_partition(ORDERS, replace(stage.state(), isr=without))
     await stage.until_in_sync(leader, follower)
     assert follower.contents() == leader.contents()
+
+
+async def test_the_last_in_sync_does_not_begin_anew_on_a_new_disk_while_others_hold_a_part(
+    stage: Stage,
+) -> None:
+    """It would be elected with any disk of its own, and the others cut off all that they have."""
+    leader, follower = await stage.add(1), await stage.add(2)
+    leader.logs.claim_for("c", leader.id)
+    await stage.create(leader, follower)
+    await stage.until_in_sync(leader, follower)
+    leader.append(b"x")
+    await until(lambda: follower.log().high_watermark == 1, "committed by both")
+    await leader.stop()
+    del stage.members[leader.id]
+    stage.write_partition(ORDERS, replace(stage.state(), isr={leader.id: leader.term.storage_id}))
+    shutil.rmtree(leader.logs.data_dir)
+
+    leader = await stage.add(1)
+    leader.term.storage_id = "1.2"
+    leader.logs.claim_for("c", leader.id)
+    await until(lambda: ORDERS in leader.replicas.opened, "it has said what came of it")
+    assert "not in the data directory any more" in str(leader.replicas.opened[ORDERS])
+
+    nobody = replace(stage.state(), isr={}, leader=None, leader_incarnation=None)
+    stage.write_partition(ORDERS, nobody)
+    stage.elect(follower)  # an operator asked for it
+    await stage.until_in_sync(leader, follower)
+    assert leader.contents() == follower.contents() != b""
+
+
+@pytest.mark.parametrize("is_elected", [False, True])
+async def test_the_only_replica_begins_anew_on_a_new_disk(stage: Stage, is_elected: bool) -> None:
+    leader = await stage.add(1)
+    await stage.create(leader)
+    await leader.stop()
+    shutil.rmtree(leader.logs.data_dir)
+
+    leader = await stage.add(1)
+    leader.term.storage_id = "1.2"
+    leader.logs.claim_for("c", leader.id)
+    if is_elected:  # before it has opened what it has
+        stage.elect(leader)
+    await until(lambda: ORDERS in leader.replicas.opened, "it has said what came of it")
+    assert leader.replicas.opened[ORDERS] is None

@@ -317,12 +317,17 @@ class Replicas:
         """Whether others count on a log of ours that somebody has taken away: it is not to begin anew
         before they have stopped, for it could be elected, and all that is committed be cut off."""
         us = self._term.id
-        was_there = us in state.ready or state.errors.get(us) == _MISSING
-        return (
-            was_there
-            and state.isr.get(us) == self._term.storage_id
-            and not self._logs.has_replica(partition, state.cluster_id)
-        )
+        is_said = state.errors.get(us) == _MISSING
+        if us not in state.ready and not is_said:
+            return False  # it never was there
+        if self._logs.has_replica(partition, state.cluster_id):
+            return False
+        if self._logs.is_new and len(state.replicas) == 1:
+            return False  # nobody has any of it: there is nothing to wait for
+        if state.isr.get(us) == self._term.storage_id:
+            return True
+        # Who is alone in sync is elected with any disk. A new one holds nothing; others may hold a part.
+        return state.isr.keys() == {us} and (is_said or self._logs.is_new)
 
     def _may_begin_anew(self, partition: TopicPartition, state: PartitionState) -> bool:
         return self.opened[partition] is _MISSING and self._term.id not in state.isr
