@@ -17,6 +17,7 @@ import pytest
 from penstock.cluster.state import topic_key
 from penstock.errors import StorageError
 from penstock.log import PartitionLog
+from penstock.log.ownership import forget_storage_id
 from penstock.model import TopicPartition
 from tests.cluster.wired import TIMEOUT_S, TOPIC, Member, Stage, until
 from tests.kafka.batches import make_batch
@@ -183,7 +184,30 @@ async def test_the_only_replica_begins_anew_on_a_new_disk(stage: Stage, is_elect
     shutil.rmtree(leader.logs.data_dir)
 
     leader = await stage.add(1)
-    leader.term.storage_id = "1.2"
+    leader.term.storage_id = leader.logs.storage_id
+    leader.logs.claim_for("c", leader.id)
+    if is_elected:  # before it has opened what it has
+        stage.elect(leader)
+    await until(lambda: ORDERS in leader.replicas.opened, "it has said what came of it")
+    assert leader.replicas.opened[ORDERS] is None
+
+
+@pytest.mark.parametrize("is_elected", [False, True])
+async def test_a_new_log_that_went_with_the_power_begins_anew(
+    stage: Stage, is_elected: bool
+) -> None:
+    """It was not on disk yet, so nothing in it was committed while its broker was alone in sync."""
+    leader = await stage.add(1)
+    leader.term.storage_id = leader.logs.storage_id
+    leader.logs.claim_for("c", leader.id)
+    await stage.create(leader)
+    directory = leader.log().directory
+    await leader.stop()
+    shutil.rmtree(directory)
+    forget_storage_id(leader.logs.own_directory)
+
+    leader = await stage.add(1)
+    leader.term.storage_id = leader.logs.storage_id
     leader.logs.claim_for("c", leader.id)
     if is_elected:  # before it has opened what it has
         stage.elect(leader)

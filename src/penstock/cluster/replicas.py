@@ -322,12 +322,12 @@ class Replicas:
             return False  # it never was there
         if self._logs.has_replica(partition, state.cluster_id):
             return False
-        if self._logs.is_new and len(state.replicas) == 1:
-            return False  # nobody has any of it: there is nothing to wait for
-        if state.isr.get(us) == self._term.storage_id:
-            return True
         # Who is alone in sync is elected with any disk. A new one holds nothing; others may hold a part.
-        return state.isr.keys() == {us} and (is_said or self._logs.is_new)
+        is_alone = state.isr.keys() == {us} and len(state.replicas) > 1
+        if is_alone and (is_said or self._logs.is_new):
+            return True
+        # Under a new storage id nobody has counted on it: it went with the power, before it was on disk.
+        return state.isr.get(us) == self._term.storage_id and not self._logs.is_storage_new
 
     def _may_begin_anew(self, partition: TopicPartition, state: PartitionState) -> bool:
         return self.opened[partition] is _MISSING and self._term.id not in state.isr

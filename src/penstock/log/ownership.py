@@ -40,6 +40,7 @@ class StorageId:
         self._directory = Directory(own_directory)
         self._is_doubtful = False
         kept = self._load(os.path.join(own_directory, STORAGE_FILE))
+        self.is_new = kept is None
         if kept is None:
             self.value = uuid.uuid4().hex
             logger.info("new storage id=%s directory=%s", self.value, own_directory)

@@ -76,6 +76,11 @@ class LogStore:
         """Names what this disk holds: see `ownership.py`. Blocks for a moment the first time."""
         return self._storage().value
 
+    @property
+    def is_storage_new(self) -> bool:
+        """Whether the storage id was made at this start: the disk is new, or may have lost something."""
+        return self._storage_id is not None and self._storage_id.is_new
+
     def _storage(self) -> ownership.StorageId:
         if self._storage_id is None:
             try:
