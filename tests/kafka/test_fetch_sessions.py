@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,8 @@ from penstock.clock import ManualClock
 from penstock.errors import ApiError
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.server import KafkaServer
+from penstock.log import ColdRead
+from penstock.settings import BrokerConfig
 from penstock.testing import ThreadBroker, broker
 from tests.kafka.batches import make_batch, records_in
 from tests.kafka.wire import Topic, Wire, fetch, produce, request, topic_id
@@ -397,6 +402,36 @@ def test_epochs_wrap_from_the_largest_to_one() -> None:
     assert sessions.find(session.id, 2**31 - 1, False) is session
     sessions.advance(session)
     assert sessions.find(session.id, 1, False) is session
+
+
+async def test_what_comes_while_the_first_answer_waits_for_a_disk_is_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = BrokerConfig(addr="127.0.0.1:0", data_dir=str(tmp_path))
+    server = await KafkaServer.start(config)
+    topic = await server.broker.topics.create("t", 2)
+    topic.partitions[0].append(memoryview(bytearray(make_batch(b"old"))), 1)
+    await server.stop()
+    server = await KafkaServer.start(config)  # which has not looked at the old record yet
+    loop, reads, goes_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    run = ColdRead.run
+
+    def run_slowly(cold: ColdRead) -> Any:
+        loop.call_soon_threadsafe(reads.set)
+        assert goes_on.wait(10)
+        return run(cold)
+
+    monkeypatch.setattr(ColdRead, "run", run_slowly)
+    with Wire("{}:{}".format(*server.address)) as wire:
+        session = Session(wire)
+        first = asyncio.create_task(asyncio.to_thread(session.ask, {"t": {0: 0, 1: 0}}))
+        await reads.wait()
+        server.broker.topics.partition("t", 1).append(memoryview(bytearray(make_batch(b"new"))), 1)
+        goes_on.set()
+        assert records_in((await first)["t", 0].records) == [(0, b"old")]
+        second = await asyncio.to_thread(session.ask, {"t": {0: 1}})
+        assert [key for key, item in second.items() if item.records] == [("t", 1)]
+    await server.stop()
 
 
 # What a session costs

@@ -234,11 +234,17 @@ class Fetch:
     def finish(self, found: list[Found]) -> list[Part] | asyncio.Future[Any]:
         for item in found:
             if isinstance(item.records, ColdRead):
+                if self._request.session_epoch == INITIAL_EPOCH:
+                    self._reader.follow()  # what comes until the session begins is news for it
                 return asyncio.ensure_future(self._finish_cold(found))
         return self._encode(found)
 
     async def _finish_cold(self, found: list[Found]) -> list[Part]:
-        return self._encode(await warm(found, self._bytes_max))
+        try:
+            return self._encode(await warm(found, self._bytes_max))
+        finally:
+            if self._session is None:
+                self._reader.close()
 
     def _encode(self, found: list[Found]) -> list[Part]:
         topics: dict[TopicKey, list[PartitionData]] = {}
