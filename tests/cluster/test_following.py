@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cluster.messages import ReplicaFetched, StartAt
+from penstock.cluster.messages import EpochEnd, ReplicaFetched, StartAt
 from penstock.errors import ErrorCode
 from penstock.testing.simulation.disk import Record
 from tests.cluster.conftest import Cluster, registration
@@ -87,6 +87,28 @@ def test_a_follower_without_records_has_nothing_to_cut_wherever_it_begins(cluste
         cluster.produce(1)
     answer = cluster.serve(1, replace(cluster.ask(2), offset=2, last_epoch=-1))
     assert (answer.error, answer.diverging, answer.log_start) == (None, None, None)
+
+
+def test_a_follower_that_ends_where_the_leaders_log_begins_is_compared_too(
+    cluster: Cluster,
+) -> None:
+    """What differs is deleted at the leader, but not here: it must not be shown if this one leads."""
+    cluster.produce(1, acks=1)
+    cluster.elect(2)
+    cluster.produce(2, acks=1)
+    cluster[2].log.log_start_offset = 1
+    answer = cluster.serve(2, cluster.ask(1))
+    assert answer.diverging == (1, 0)
+
+
+def test_a_follower_of_which_only_deleted_records_differ_does_not_ask_for_ever(
+    cluster: Cluster,
+) -> None:
+    cluster.produce(1)
+    cluster.fetch(2, 1)
+    cluster[2].log.log_start_offset = 1
+    answer = ReplicaFetched(diverging=EpochEnd(7, 1))
+    assert cluster[2].replica.fetched(cluster.ask(2), answer) == [StartAt(offset=1)]
 
 
 def test_a_follower_that_begins_beyond_the_leaders_log_starts_anew(cluster: Cluster) -> None:

@@ -99,8 +99,12 @@ class Following:
         return fetch == self.asked
 
     def _truncate(self, leader_end: EpochEnd) -> list[Effect]:
+        log = self._local.log
         offset = self._truncation_offset(leader_end)
         self._local.high_watermark = min(self._local.high_watermark, offset)
+        if log.log_start_offset == log.log_end_offset <= offset:
+            # Only what is deleted differs: the next fetch is to ask without its epoch.
+            return [StartAt(offset=log.log_end_offset)]
         return [Truncate(offset=offset)]
 
     def _truncation_offset(self, leader_end: EpochEnd) -> int:

@@ -202,7 +202,7 @@ class Leadership:
     def _divergence(self, fetch: ReplicaFetch) -> EpochEnd | None:
         """Where the follower's last epoch ended here, if its log is not a beginning of ours."""
         log = self._local.log
-        if fetch.offset == log.log_start_offset or fetch.last_epoch == NO_EPOCH:
+        if fetch.last_epoch == NO_EPOCH:
             return None  # it has nothing that could differ
         end = log.end_offset_for_epoch(fetch.last_epoch)
         if end.epoch == fetch.last_epoch and fetch.offset <= end.end_offset:
