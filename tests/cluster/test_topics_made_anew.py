@@ -12,8 +12,14 @@ import pytest
 
 from penstock.broker.replicated import ReplicatedPartition
 from penstock.cluster import requests
-from penstock.cluster.state import TopicState, encode_topic, topic_key
-from penstock.errors import ApiError, ErrorCode
+from penstock.cluster.state import (
+    PartitionState,
+    TopicState,
+    encode_topic,
+    partition_cluster_id,
+    topic_key,
+)
+from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.model import TopicPartition
 from tests.cluster.desk import Desk
 from tests.cluster.wired import TOPIC, Member, Stage, until
@@ -60,6 +66,38 @@ async def test_the_log_of_the_old_topic_takes_and_shows_nothing_for_the_new_one(
     await stage.create(leader)
     await until(lambda: partition_of(leader, stage.topic_id).local_log is not None, "it is there")
     assert partition_of(leader, stage.topic_id).log.log_end_offset == 0
+
+
+async def test_it_is_opened_though_the_old_one_could_not_be(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the old one is gone may not be heard of: a watch that fell behind reads what is there."""
+    leader = await stage.add(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(leader.logs, "open", refuse)
+        topic = TopicState(name=TOPIC, id=stage.topic_id, partition_count=1)
+        stage.write(topic_key(TOPIC), encode_topic(topic))
+        stage.write_partition(ORDERS, led_by(leader, stage.topic_id))
+        await until(lambda: ORDERS in leader.replicas.opened, "it has said why not")
+        assert leader.replicas.opened[ORDERS] == "the disk refuses"
+
+    stage.topic_id = uuid.uuid4()
+    await stage.create(leader)
+    assert leader.replicas.opened[ORDERS] is None
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise StorageError("the disk refuses")
+
+
+def led_by(leader: Member, topic_id: uuid.UUID) -> PartitionState:
+    return PartitionState(
+        cluster_id=partition_cluster_id(topic_id, 0),
+        replicas=(leader.id,),
+        leader=leader.id,
+        leader_incarnation=leader.term.incarnation,
+        isr={leader.id: leader.term.storage_id},
+    )
 
 
 def test_it_is_not_open_because_the_partitions_of_the_old_one_were() -> None:

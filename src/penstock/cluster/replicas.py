@@ -130,6 +130,7 @@ class Replicas:
         # What a report has to look at: whoever writes one takes them out when they were told.
         self.grown: dict[TopicPartition, None] = {}  # logs with another end, or high watermark
         self.unconfirmed: dict[TopicPartition, None] = {}  # opened, and the store does not show it
+        self._tried: dict[TopicPartition, str] = {}  # the cluster id of what was opened, or not
         self._hosted: dict[TopicPartition, Hosted] = {}
         self._busy: dict[Hosted, None] = {}  # leaders for which time matters
         self._led: dict[Hosted, None] = {}
@@ -186,8 +187,9 @@ class Replicas:
                 self.unconfirmed[partition] = None
         elif state is None or self._term.id not in state.replicas:
             self._to_open.pop(partition, None)
-            self.opened.pop(partition, None)
+            self._forget_opening(partition)
         elif partition not in self.opened or self._may_begin_anew(partition, state):
+            self._forget_opening(partition)
             self._open_soon(partition)
 
     def topic_changed(self, name: str) -> None:
@@ -284,6 +286,7 @@ class Replicas:
             return
         if topic is None or state.cluster_id != _cluster_id(topic.value, partition):
             return  # the watch of topics is behind: `topic_changed` comes back to it
+        self._tried[partition] = state.cluster_id
         if self._is_missing(partition, state):
             logger.error("a replica is missing partition=%s", partition)
             self._came_of_opening(partition, _MISSING)
@@ -330,7 +333,13 @@ class Replicas:
         return state.isr.get(us) == self._term.storage_id and not self._logs.is_storage_new
 
     def _may_begin_anew(self, partition: TopicPartition, state: PartitionState) -> bool:
+        if self._tried.get(partition) != state.cluster_id:
+            return True  # its topic was made anew
         return self.opened[partition] is _MISSING and self._term.id not in state.isr
+
+    def _forget_opening(self, partition: TopicPartition) -> None:
+        self.opened.pop(partition, None)
+        self._tried.pop(partition, None)
 
     def _came_of_opening(self, partition: TopicPartition, error: str | None) -> None:
         self.opened[partition] = error
@@ -555,7 +564,7 @@ class Replicas:
         hosted.starts.end()
         self._busy.pop(hosted, None)
         self._led.pop(hosted, None)
-        self.opened.pop(partition, None)
+        self._forget_opening(partition)
         self.grown.pop(partition, None)
         self.unconfirmed.pop(partition, None)
         self._remove(partition)
