@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.testing import broker_process
 from tests.cli.command import Penstock
 from tests.cli.test_topic import fresh
 
@@ -144,6 +145,25 @@ def test_a_group_member_that_is_terminated_commits_and_leaves(
     described = penstock_command.ok("group", "describe", group, "--json").json
     assert described["state"] == "empty"
     assert described["partitions"][0]["committed"] >= 3  # d may come again, a to c may not
+
+
+def test_a_signal_ends_it_quietly_while_the_broker_is_away() -> None:
+    ends = {signal.SIGINT: 0, signal.SIGTERM: 128 + signal.SIGTERM}
+    with broker_process() as running:
+        command = Penstock(running.bootstrap)
+        topic = running.create_topic()
+        command.ok("produce", topic, text="a\n")
+        following = {number: command.start("consume", topic, "--follow") for number in ends}
+        for process in following.values():
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"a\n"
+        running.kill()
+        for number, process in following.items():
+            assert process.stderr is not None
+            assert b"waiting for the broker to come back" in process.stderr.readline()
+            process.send_signal(number)
+            _, err = process.communicate(timeout=20)
+            assert (process.returncode, err) == (ends[number], b"")
 
 
 def test_a_closed_pipe_ends_it_quietly(penstock_command: Penstock, filled: Filled) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ class Cluster:
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
-    last_error: str = ""  # what librdkafka reported last
+    _errors: deque[KafkaError] = field(default_factory=lambda: deque(maxlen=1))
 
     @classmethod
     def reach(cls, bootstrap: str, properties: Iterable[str] | None = None) -> Cluster:
@@ -44,6 +45,14 @@ class Cluster:
         cluster = cls(bootstrap, pairs(properties, "client property"))
         cluster._check_reachable()
         return cluster
+
+    @property
+    def last_error(self) -> str:
+        """What librdkafka reported last; empty if nothing since the last `forget_errors`."""
+        return self._errors[-1].str() if self._errors else ""
+
+    def forget_errors(self) -> None:
+        self._errors.clear()
 
     def admin(self) -> AdminClient:
         """An admin client that has already had an answer from the cluster, soon or not at all."""
@@ -120,13 +129,10 @@ class Cluster:
             "socket.timeout.ms": int(REQUEST_TIMEOUT_S * 1000),
             "log.connection.close": False,
             "logger": _silent_logger(),
-            "error_cb": self._on_error,
+            "error_cb": self._errors.append,  # no Python code: see `signals`
             **(more or {}),
             **self.properties,
         }
-
-    def _on_error(self, error: KafkaError) -> None:
-        self.last_error = error.str()
 
     def _check_reachable(self) -> None:
         problems = []

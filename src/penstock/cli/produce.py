@@ -17,6 +17,7 @@ from penstock.cli.contact import REQUEST_TIMEOUT_S, Cluster, unknown_topic
 from penstock.cli.failure import CommandError, UsageError
 from penstock.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, examples
 from penstock.cli.recordtext import Record, from_json
+from penstock.cli.signals import signals_held
 from penstock.cli.values import headers as parse_headers
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ class _Delivery:
                 )
                 break
             except BufferError:
-                self._producer.poll(0.1)
+                self._poll(0.1)
                 self._check()
             except self._refusal as error:
                 self._failure = error.args[0]
@@ -226,14 +227,22 @@ class _Delivery:
         self.bytes += len(record.value or b"") + len(record.key or b"") + 1
         if self.sent % POLL_EVERY == 0 or time.monotonic() > self._polled_s + POLL_S:
             self._polled_s = time.monotonic()
-            self._producer.poll(0)
+            self._poll(0)
             self._check()
 
     def finish(self) -> None:
         """Wait until every record is acknowledged, or raise."""
-        while self._producer.flush(0.2):
+        while self._flush(0.2):
             self._check()
         self._check()
+
+    def _poll(self, timeout_s: float) -> None:
+        with signals_held():
+            self._producer.poll(timeout_s)
+
+    def _flush(self, timeout_s: float) -> int:
+        with signals_held():
+            return self._producer.flush(timeout_s)
 
     def report(self) -> dict[str, Any]:
         return {
@@ -271,7 +280,7 @@ class _Delivery:
         if self._failure is None:
             return
         self._producer.purge()
-        self._producer.poll(0)
+        self._poll(0)
         error = self._cluster.explain(self._failure, self._topic)
         error.text += f" {self.acknowledged:,} of {self.sent:,} records were acknowledged before."
         raise error

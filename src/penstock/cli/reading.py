@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli import offsets, output
 from penstock.cli.failure import CommandError
+from penstock.cli.signals import signals_held
 from penstock.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Reader:
                 raise failure
             if events:
                 heard_s = time.monotonic()
-                self._cluster.last_error = ""
+                self._cluster.forget_errors()
             elif time.monotonic() - heard_s > SILENCE_S_MAX:
                 self._on_silence()
                 heard_s = time.monotonic()
@@ -181,10 +182,12 @@ class Reader:
 
     def _poll(self, room: int) -> list[Message]:
         """At most `room` events: the first as soon as it is there, then those already waiting."""
-        first = self._consumer.poll(0.25)
-        if first is None:
-            return []
-        return [first, *self._consumer.consume(room - 1, timeout=QUICK_S)] if room > 1 else [first]
+        with signals_held():
+            first = self._consumer.poll(0.25)
+            if first is None:
+                return []
+            more = self._consumer.consume(room - 1, timeout=QUICK_S) if room > 1 else []
+        return [first, *more]
 
     def _read(self, batch: list[Message]) -> None:
         if self._group is None:
