@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,6 +137,36 @@ def test_bad_input_is_a_usage_error_that_names_the_line(
     penstock_command: Penstock, filled: Filled, options: list[str], text: str, words: str
 ) -> None:
     assert words in penstock_command.fails("produce", filled(), *options, text=text, code=2)
+
+
+def test_what_comes_before_a_bad_line_is_written_and_counted(
+    penstock_command: Penstock, filled: Filled
+) -> None:
+    topic = filled()
+    lines = [json.dumps({"value": str(number)}) for number in range(5_000)]
+    text = "\n".join([*lines, "not json", *lines])
+    words = penstock_command.fails("produce", topic, "-f", "json", text=text, code=2)
+    assert "Acknowledged before it: 5,000 records." in words
+    assert penstock_command.ok("consume", topic).out.split() == [str(n) for n in range(5_000)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_read_before_a_signal_is_written(
+    penstock_command: Penstock, filled: Filled, number: signal.Signals
+) -> None:
+    topic = filled()
+    producing = penstock_command.start("produce", topic, "-X", "linger.ms=10000")
+    assert producing.stdin is not None
+    producing.stdin.write(b"x" * 99 + b"\n")
+    producing.stdin.write(
+        (b"y" * 99 + b"\n") * 2_000
+    )  # more than a pipe holds: it has read the first
+    producing.stdin.flush()
+    producing.send_signal(number)
+    assert producing.wait(20) == 128 + number
+    with contextlib.suppress(BrokenPipeError):
+        producing.communicate()
+    assert penstock_command.ok("consume", topic, "-n", "1").out == "x" * 99 + "\n"
 
 
 def test_refusals_in_plain_words(

@@ -10,7 +10,7 @@ class Exit(IntEnum):
 
     DONE = 0
     FAILED = 1  # the work was not done: broker unreachable, topic unknown, reader of a pipe gone…
-    USAGE = 2  # the command line, a setting or the input is wrong; nothing was started
+    USAGE = 2  # the command line, a setting or the input is wrong
     INTERRUPTED = 130  # Ctrl-C, as shells report it
 
 
@@ -25,7 +25,7 @@ class CommandError(Exception):
 
 
 class UsageError(CommandError):
-    """What was typed makes no sense; nothing was started."""
+    """What was typed or given makes no sense."""
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text, hint, Exit.USAGE)

@@ -104,10 +104,19 @@ def produce(
         delivery = _Delivery(cluster, topic, acks=acks, compression=compression)
         records = _records(source, format, (key_separator or "").encode())
         with output.Progress(f"producing to {topic}", total, unit_bytes=True) as progress:
-            for record in records:
-                delivery.send(_completed(record, defaults, partition))
-                if delivery.sent % 1000 == 0:
-                    progress.update(delivery.bytes)
+            try:
+                for record in records:
+                    delivery.send(_completed(record, defaults, partition))
+                    if delivery.sent % 1000 == 0:
+                        progress.update(delivery.bytes)
+            except UsageError as error:  # of a line: what came before it counts
+                delivery.finish()
+                written = output.count(delivery.acknowledged, "record")
+                error.text += f" Acknowledged before it: {written}."
+                raise
+            except (KeyboardInterrupt, SystemExit):  # another one ends it at once
+                delivery.finish()
+                raise
             delivery.finish()
     if json:
         output.document(delivery.report())
