@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.cli.failure import UsageError
 from penstock.cli.values import timestamp_ms
+from penstock.settings import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -39,6 +40,8 @@ def from_json(line: bytes, number: int) -> Record:
         fields = json.loads(line)
     except ValueError as error:
         raise UsageError(f"Line {number} is not JSON: {error}.") from None
+    except RecursionError:
+        raise UsageError(f"Line {number} is nested too deeply.") from None
     if not isinstance(fields, dict) or not ("value" in fields or "value_base64" in fields):
         raise UsageError(
             f"Line {number} is not a record.",
@@ -49,9 +52,11 @@ def from_json(line: bytes, number: int) -> Record:
             _payload(fields, "value"),
             _payload(fields, "key"),
             _headers(fields.get("headers")),
-            int(fields.get("partition", -1)),
+            _partition(fields.get("partition")),
             _timestamp(fields.get("timestamp")),
         )
+    except UsageError as error:
+        raise UsageError(f"Line {number} is not a record: {error.text}", error.hint) from None
     except (ValueError, TypeError, KeyError, binascii.Error) as error:
         raise UsageError(f"Line {number} is not a record: {error}.") from None
 
@@ -113,11 +118,33 @@ def _headers(value: Any) -> Headers | None:
     if not value:
         return None
     if isinstance(value, dict):
-        return [(name, _payload({"value": item}, "value")) for name, item in value.items()]
-    return [(str(item["key"]), _payload(item, "value")) for item in value]
+        return [(_name(name), _payload({"value": item}, "value")) for name, item in value.items()]
+    return [(_name(item["key"]), _payload(item, "value")) for item in value]
+
+
+def _name(value: Any) -> str:
+    name = str(value)
+    name.encode()  # half a surrogate pair is no text
+    return name
+
+
+def _partition(value: Any) -> int:
+    return -1 if value is None else _integer(value, "partition", -1, INT32_MAX)
 
 
 def _timestamp(value: Any) -> int:
     if value is None:
         return 0
-    return timestamp_ms(value) if isinstance(value, str) else int(value)
+    if isinstance(value, str):
+        return timestamp_ms(value)
+    return _integer(value, "timestamp", -INT64_MAX, INT64_MAX)
+
+
+def _integer(value: Any, name: str, minimum: int, maximum: int) -> int:
+    try:
+        number = int(value)
+    except OverflowError:  # infinity
+        number = maximum + 1
+    if not minimum <= number <= maximum:
+        raise ValueError(f"{name} {value} is not from {minimum} to {maximum}")
+    return number
