@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,19 @@ def test_keys_headers_and_partition_from_the_command_line(
         {"key": "source", "value": "test"},
         {"key": "source", "value": "again"},
     ]
+
+
+def test_bytes_from_the_command_line_survive_as_they_are(
+    penstock_command: Penstock, filled: Filled
+) -> None:
+    topic, odd = filled(), os.fsdecode(b"\xff")
+    penstock_command.ok("produce", topic, "-k", odd, "-H", f"h={odd}", text="a\n")
+    penstock_command.ok("produce", topic, "-K", odd, text=b"k\xffb\n")
+    first, second = penstock_command.ok("consume", topic, "--json").json_lines
+    assert (first["key_base64"], first["headers"][0]["value_base64"]) == ("/w==", "/w==")
+    assert (second["key"], second["value"]) == ("k", "b")
+    ran = penstock_command.ok("consume", topic, "--show", "value,offset", "--separator", odd)
+    assert ran.out == "a\N{REPLACEMENT CHARACTER}0\nb\N{REPLACEMENT CHARACTER}1\n"
 
 
 def test_json_lines_carry_every_part_of_a_record(

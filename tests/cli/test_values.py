@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
 
 from penstock.cli.failure import UsageError
 from penstock.cli.values import Position, iso, pairs, timestamp_ms, topic_partitions
+from tests.cli.command import Penstock
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,26 @@ def test_pairs() -> None:
     for bad in ("a", "=1", ""):
         with pytest.raises(UsageError, match="name=value"):
             pairs([bad], "thing")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topic create",
+        "topic create t -X client.id=",
+        "produce --create",
+        "consume t --group",
+        "group describe",
+        "group delete --yes",
+        "group reset --to latest --topic t --yes",
+        "produce t --header",
+    ],
+)
+def test_names_that_are_no_text(command: str, penstock_command: Penstock) -> None:
+    *words, last = command.split(" ")
+    odd = os.fsdecode(b"\xff=v")
+    typed = [*words, last + odd] if last.endswith("=") else [*words, last, odd]
+    assert "is not UTF-8" in penstock_command.fails(*typed, code=2)
 
 
 def test_topics_with_partitions() -> None:

@@ -8,7 +8,14 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.failure import UsageError
-from penstock.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, examples
+from penstock.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientProperties,
+    Json,
+    examples,
+    is_text,
+)
 from penstock.cli.values import POSITION_HELP, Position
 
 EPILOG: Final = examples(
@@ -45,7 +52,10 @@ def consume(
     group: Annotated[
         str | None,
         typer.Option(
-            "--group", "-g", help="Read as a member of this group and commit what was printed."
+            "--group",
+            "-g",
+            help="Read as a member of this group and commit what was printed.",
+            callback=is_text,
         ),
     ] = None,
     partitions: Annotated[

@@ -10,7 +10,15 @@ from penstock.cli import output
 from penstock.cli.contact import REQUEST_TIMEOUT_S, Cluster
 from penstock.cli.failure import CommandError, UsageError
 from penstock.cli.groupstate import Group, describe_groups
-from penstock.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, Yes, examples
+from penstock.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientProperties,
+    Json,
+    Yes,
+    examples,
+    is_text,
+)
 from penstock.cli.values import POSITION_HELP, Position
 
 app = typer.Typer(
@@ -19,7 +27,7 @@ app = typer.Typer(
     help="List, describe, reset, delete consumer groups.",
 )
 
-Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", callback=is_text)]
 
 
 @app.command("list", epilog=examples("penstock group list --json"))
@@ -139,7 +147,9 @@ def reset(
 
 @app.command(epilog=examples("penstock group delete billing --yes"))
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP…", help="Names of groups.")],
+    groups: Annotated[
+        list[str], typer.Argument(metavar="GROUP…", help="Names of groups.", callback=is_text)
+    ],
     yes: Yes = False,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.values import text
+
 Bootstrap = Annotated[
     str,
     typer.Option(
@@ -30,6 +32,13 @@ ClientProperties = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+def is_text(names: str | list[str] | None) -> str | list[str] | None:
+    """The callback of options and arguments that are names."""
+    for name in [names] if isinstance(names, str) else names or ():
+        text(name)
+    return names
 
 
 def examples(*lines: str, note: str = "") -> str:

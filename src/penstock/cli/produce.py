@@ -15,9 +15,17 @@ import typer
 from penstock.cli import output
 from penstock.cli.contact import REQUEST_TIMEOUT_S, Cluster, unknown_topic
 from penstock.cli.failure import CommandError, UsageError
-from penstock.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, examples
+from penstock.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientProperties,
+    Json,
+    examples,
+    is_text,
+)
 from penstock.cli.recordtext import Record, from_json
 from penstock.cli.signals import signals_held
+from penstock.cli.values import as_bytes
 from penstock.cli.values import headers as parse_headers
 
 if TYPE_CHECKING:
@@ -59,7 +67,7 @@ class Compression(enum.StrEnum):
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="Topic to write to.")],
+    topic: Annotated[str, typer.Argument(help="Topic to write to.", callback=is_text)],
     file: Annotated[str, typer.Argument(help="File to read; - is stdin.")] = "-",
     format: Annotated[
         Format, typer.Option("--format", "-f", help="What a line is.")
@@ -95,14 +103,14 @@ def produce(
 ) -> None:
     """Write records to a topic, one for each line of a file or of stdin."""
     defaults = Record(
-        None, key.encode() if key is not None else None, parse_headers(headers) or None
+        None, as_bytes(key) if key is not None else None, parse_headers(headers) or None
     )
     source, total = _open(file)
     with source:
         cluster = Cluster.reach(bootstrap, client)
         _check_topic(cluster, topic, partition, create=create)
         delivery = _Delivery(cluster, topic, acks=acks, compression=compression)
-        records = _records(source, format, (key_separator or "").encode())
+        records = _records(source, format, as_bytes(key_separator or ""))
         with output.Progress(f"producing to {topic}", total, unit_bytes=True) as progress:
             try:
                 for record in records:
@@ -166,7 +174,9 @@ def _records(source: BinaryIO, format: Format, separator: bytes) -> Iterator[Rec
         elif separator:
             key, found, value = line.partition(separator)
             if not found:
-                raise UsageError(f"Line {number} has no key separator {separator.decode()!r}.")
+                raise UsageError(
+                    f"Line {number} has no key separator {separator.decode(errors='backslashreplace')!r}."
+                )
             yield Record(value, key)
         else:
             yield Record(line)

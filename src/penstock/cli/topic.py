@@ -10,7 +10,15 @@ import typer
 from penstock.cli import output, topicmove
 from penstock.cli.contact import REQUEST_TIMEOUT_S, Cluster
 from penstock.cli.failure import UsageError
-from penstock.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientProperties, Json, Yes, examples
+from penstock.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientProperties,
+    Json,
+    Yes,
+    examples,
+    is_text,
+)
 from penstock.cli.topicstate import (
     described_partition,
     existing,
@@ -26,7 +34,9 @@ app = typer.Typer(
     help="Create, list, describe, alter, move, delete topics.",
 )
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names of topics.")]
+Names = Annotated[
+    list[str], typer.Argument(metavar="TOPIC…", help="Names of topics.", callback=is_text)
+]
 
 
 @app.command(

@@ -22,12 +22,13 @@ POSITION_HELP: Final = (
 
 def pairs(items: Iterable[str] | None, what: str) -> dict[str, str]:
     """`["a=1", "b=2"]` as a dict; a value may be empty and may hold `=`."""
-    return dict(_pair(item, what) for item in items or ())
+    return dict(_pair(text(item), what) for item in items or ())
 
 
 def headers(items: Iterable[str] | None) -> list[tuple[str, str | bytes | None]]:
     """`["a=1", "a=2"]` as headers, in order; a name may come twice."""
-    return [_pair(item, "header") for item in items or ()]
+    split = (_pair(item, "header") for item in items or ())
+    return [(text(name), as_bytes(value)) for name, value in split]
 
 
 def _pair(item: str, what: str) -> tuple[str, str]:
@@ -35,6 +36,20 @@ def _pair(item: str, what: str) -> tuple[str, str]:
     if not key or not separator:
         raise UsageError(f"{what} {item!r} is not of the form name=value.")
     return key, value
+
+
+def text(argument: str) -> str:
+    """The same, if it is text. librdkafka crashes on a name or a property that is not."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{argument!r} is not UTF-8.") from None
+    return argument
+
+
+def as_bytes(argument: str) -> bytes:
+    """What was typed, as UTF-8; bytes that are no text stay as they are."""
+    return argument.encode("utf-8", "surrogateescape")
 
 
 def timestamp_ms(text: str) -> int:

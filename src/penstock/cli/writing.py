@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.recordtext import header_items, printable, to_json
-from penstock.cli.values import iso
+from penstock.cli.values import as_bytes, iso
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -25,7 +25,7 @@ class RecordWriter:
 
     def __init__(self, *, shown: Sequence[Shown], separator: str, json: bool) -> None:
         self._shown = shown
-        self._separator = separator.encode()
+        self._separator = as_bytes(separator)
         self._json = json
         self._terminal = sys.stdout.isatty()
         self._plain = not self._terminal and list(shown) == ["value"]  # the common case, quicker
