@@ -6,6 +6,7 @@ and `--help` answers at once.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ def main() -> NoReturn:
     # kio prepares test strategies as soon as hypothesis can be imported: 150 ms of start-up that only
     # a machine with our development tools would pay. This process runs no property tests.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+    _open_streams()
     signal.signal(signal.SIGTERM, _terminate)
     code: int = Exit.DONE
     try:
@@ -37,6 +39,18 @@ def main() -> NoReturn:
     except Exception as error:
         code = _report(*_known(error))
     sys.exit(_flushed(code))
+
+
+def _open_streams() -> None:
+    """Put something in the place of streams that our starter closed, lest a file of ours gets their number.
+
+    What the encoding of stdout does not have is escaped, as it is on stderr.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _terminate(number: int, _frame: object) -> NoReturn:
