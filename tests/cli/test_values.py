@@ -60,6 +60,12 @@ def test_positions(text: str, position: Position) -> None:
 def test_iso_shows_milliseconds() -> None:
     assert iso(1_500) == "1970-01-01T00:00:01.500Z"
     assert timestamp_ms(iso(1_700_000_000_123)) == 1_700_000_000_123
+    assert timestamp_ms(iso(-1)) == -1
+
+
+@pytest.mark.parametrize("milliseconds", [10**15, 10**18, 2**63 - 1, -(10**15), -(2**63)])
+def test_what_no_calendar_has_is_shown_as_the_number(milliseconds: int) -> None:
+    assert iso(milliseconds) == str(milliseconds)
 
 
 def test_pairs() -> None:

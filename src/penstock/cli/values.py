@@ -71,8 +71,11 @@ def timestamp_ms(text: str) -> int:
 
 
 def iso(milliseconds: int) -> str:
-    """Milliseconds since the epoch as `2026-01-31T12:00:00.123Z`."""
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    """Milliseconds since the epoch as `2026-01-31T12:00:00.123Z`; a year beyond 1 to 9999 as the number."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    except (ValueError, OverflowError):
+        return str(milliseconds)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
 
 
