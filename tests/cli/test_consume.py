@@ -37,6 +37,9 @@ def test_an_empty_topic_ends_at_once(penstock_command: Penstock, filled: Filled)
         ("5", ""),
         ("-2", "de"),
         ("-99", "abcde"),
+        ("1960-01-01", "abcde"),
+        ("1969-12-31T23:59:59.999", "abcde"),
+        ("-999999999999999999999w", "abcde"),
     ],
 )
 def test_from_a_position(

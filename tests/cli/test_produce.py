@@ -152,6 +152,7 @@ def test_an_unknown_topic_is_not_created_by_chance(penstock_command: Penstock) -
             '{"value": "v", "timestamp": 1e999}\n',
             "Line 1 is not a record: timestamp",
         ),
+        (["-f", "json"], '{"value": "v", "timestamp": "-9999999999999w"}\n', "timestamp -6047"),
         (["-f", "json"], '{"value": "v", "timestamp": 9223372036854775808}\n', "timestamp 9223"),
         (
             ["-f", "json"],

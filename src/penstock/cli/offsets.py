@@ -48,9 +48,11 @@ def resolve(
     """The offset that `position` comes to in each partition.
 
     An explicit offset is returned as it is, inside the partition's range or not. A time later than
-    every record comes to the end.
+    every record comes to the end, one before 1970 to the beginning: to a broker, such times are not times.
     """
     match position.kind:
+        case "time" if position.value < 0:
+            return {partition: span.start for partition, span in known.items()}
         case "earliest":
             return {partition: span.start for partition, span in known.items()}
         case "latest":

@@ -135,9 +135,8 @@ def _partition(value: Any) -> int:
 def _timestamp(value: Any) -> int:
     if value is None:
         return 0
-    if isinstance(value, str):
-        return timestamp_ms(value)
-    return _integer(value, "timestamp", -INT64_MAX, INT64_MAX)
+    moment = timestamp_ms(value) if isinstance(value, str) else value
+    return _integer(moment, "timestamp", -INT64_MAX, INT64_MAX)
 
 
 def _integer(value: Any, name: str, minimum: int, maximum: int) -> int:
