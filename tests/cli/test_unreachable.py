@@ -8,6 +8,7 @@ import time
 import pytest
 
 from penstock.processes.ports import free_port
+from penstock.testing import broker_process
 from tests.cli.command import Penstock
 
 COMMANDS = [
@@ -60,3 +61,25 @@ def test_what_is_no_address(address: str) -> None:
 def test_a_host_that_nobody_knows() -> None:
     words = Penstock("no-such-host.invalid:9092").fails("topic", "list")
     assert "no-such-host.invalid:9092: unknown host name" in words
+
+
+def test_a_broker_that_dies_half_way() -> None:
+    with broker_process() as running:
+        command = Penstock(running.bootstrap)
+        topic = running.create_topic()
+        options = ["-X", "message.timeout.ms=1000"]
+        producing = command.start("produce", topic, *options)
+        following = command.start("consume", topic, "--follow")
+        assert producing.stdin is not None
+        assert following.stdout is not None
+        producing.stdin.write(b"a\n")
+        producing.stdin.flush()
+        assert following.stdout.readline() == b"a\n"
+        following.kill()
+        following.communicate()
+        running.kill()
+        _, err = producing.communicate(b"b\n", timeout=20)
+    assert producing.returncode == 1
+    assert f"No broker could be reached ({running.bootstrap}: connection refused)." in err.decode()
+    assert "of 2 records were acknowledged before." in err.decode()
+    assert "accepts connections" not in err.decode()

@@ -97,7 +97,7 @@ class Cluster:
         """The failure that `error` is, in words for a person; `subject` names what it was about."""
         from penstock.cli.explain import explain
 
-        return explain(error, subject, self.bootstrap, self.last_error)
+        return explain(error, subject, self.silent)
 
     def settle(
         self, futures: Mapping[_Key, Future[_Value]], subject: str = ""
@@ -116,9 +116,13 @@ class Cluster:
         return results
 
     def silent(self) -> CommandError:
-        """The failure of a broker that accepts connections and then says nothing useful."""
+        """The failure of a broker that says nothing useful, or is not there any more."""
         from penstock.cli.explain import silent
 
+        try:
+            self._check_reachable()
+        except CommandError as gone:
+            return gone
         return silent(self.bootstrap, self.last_error)
 
     def _settings(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:

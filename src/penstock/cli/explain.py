@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.failure import CommandError
@@ -80,8 +81,8 @@ _SILENCE: Final = frozenset(
 )
 
 
-def explain(error: KafkaError, subject: str, bootstrap: str, last_error: str) -> CommandError:
-    """The failure that `error` is; `last_error` is what librdkafka reported before it."""
+def explain(error: KafkaError, subject: str, silent: Callable[[], CommandError]) -> CommandError:
+    """The failure that `error` is; `silent` is asked for that of brokers that say nothing."""
     name = error.name()
     if name == "REQUEST_TIMED_OUT" and not error.str().startswith("Broker: "):
         return CommandError(  # a broker that says what it waited for is not silent
@@ -89,7 +90,7 @@ def explain(error: KafkaError, subject: str, bootstrap: str, last_error: str) ->
             "`penstock cluster status` shows whether all brokers are well.",
         )
     if name in _SILENCE:
-        return silent(bootstrap, last_error)
+        return silent()
     detail = error.str().removeprefix("Broker: ").rstrip(".") + "."
     text, hint = _WORDS.get(name, ("{s}: {d}" if subject else "{d}", ""))
     return CommandError(text.format(s=subject, d=detail), hint)
