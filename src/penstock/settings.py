@@ -174,7 +174,11 @@ class BrokerConfig:
                 raise ConfigError(f"{item.name} = {getattr(self, item.name)!r}: {problem}")
         parse_address(self.addr, "addr")
         if self.advertise_addr:
-            parse_address(self.advertise_addr, "advertise_addr")
+            host, port = parse_address(self.advertise_addr, "advertise_addr")
+            if not host or not port:
+                raise ConfigError(
+                    f"advertise_addr = {self.advertise_addr!r}: must name a host and a port to connect to"
+                )
         if self.group_session_timeout_ms_min > self.group_session_timeout_ms_max:
             raise ConfigError("group_session_timeout_ms_min is above group_session_timeout_ms_max")
         TopicConfig.from_settings(self.topic_defaults)
@@ -207,7 +211,7 @@ def _read_toml(path: str, known: Mapping[str, Field[Any]]) -> dict[str, Any]:
             table = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     values: dict[str, Any] = {}
     for key, value in table.items():
@@ -270,9 +274,14 @@ def _integer(text: str, source: str) -> int:
 def parse_address(text: str, source: str = "address") -> tuple[str, int]:
     """`host:port` or `[v6]:port` as (host, port); an empty host means every interface."""
     host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > 65535:
+    if not separator or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"{source} = {text!r}: must be host:port, for example 127.0.0.1:9092")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        host.encode("idna")  # as the resolver does
+    except UnicodeError:
+        raise ConfigError(f"{source} = {text!r}: the host can be no name of one") from None
+    return host, int(port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -134,6 +135,10 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
     [
         (["--broker-id", "-1"], "broker_id = -1: must be 0 to 2147483647"),
         (["--addr", "nowhere"], "must be host:port"),
+        (["--addr", "127.0.0.1:²"], "must be host:port"),
+        (["--addr", "broker..example:9092"], "the host can be no name"),
+        (["--advertise-addr", ":9092"], "must name a host and a port"),
+        (["--advertise-addr", "broker:0"], "must name a host and a port"),
         (["--log-level", "loud"], "must be one of debug, info, warning, error"),
         (["--topic-default", "retention.ms=soon"], "must be a whole number"),
         (["--topic-default", "retention.ms"], "name=value"),
@@ -148,13 +153,14 @@ def test_a_bad_setting_is_a_usage_error(flags: list[str], words: str) -> None:
     ("text", "words"),
     [
         ("addr = ", "is not valid TOML"),
+        ("rack = '\udcff'", "is not valid TOML"),
         ("no_such_setting = 1", "unknown setting 'no_such_setting'"),
         ('broker_id = "one"', "broker_id must be of type int"),
     ],
 )
 def test_a_bad_config_file_is_a_usage_error(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "penstock.toml"
-    file.write_text(text)
+    file.write_bytes(os.fsencode(text))
     assert words in Penstock().fails("serve", "--config", str(file), code=2)
 
 
