@@ -52,15 +52,22 @@ def test_someone_listens_who_is_no_broker(command: list[str]) -> None:
     assert f"{address} accepts connections but did not answer in time." in words
 
 
-@pytest.mark.parametrize("address", ["host:port", ":9092", "127.0.0.1:99999"])
+@pytest.mark.parametrize("address", ["host:port", ":9092", "127.0.0.1:99999", "127.0.0.1:²", ","])
 def test_what_is_no_address(address: str) -> None:
     words = Penstock(address).fails("topic", "list", code=2)
     assert "is not the address of a broker" in words
 
 
-def test_a_host_that_nobody_knows() -> None:
-    words = Penstock("no-such-host.invalid:9092").fails("topic", "list")
-    assert "no-such-host.invalid:9092: unknown host name" in words
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "broker..example", "x" * 64 + ".example"])
+def test_a_host_that_nobody_knows(host: str) -> None:
+    words = Penstock(f"{host}:9092").fails("topic", "list")
+    assert f"{host}:9092: unknown host name" in words
+
+
+def test_a_comma_at_the_end_is_no_address() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    words = Penstock(f"{address},").fails("topic", "list")
+    assert f"No broker could be reached ({address}: connection refused)." in words
 
 
 def test_a_broker_that_dies_half_way() -> None:

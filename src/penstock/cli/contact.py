@@ -140,15 +140,16 @@ class Cluster:
 
     def _check_reachable(self) -> None:
         problems = []
-        for address in self.bootstrap.split(","):
-            host, port = _host_and_port(address.strip())
+        addresses = [part.strip() for part in self.bootstrap.split(",")]
+        for address in list(filter(None, addresses)) or [""]:
+            host, port = _host_and_port(address)
             try:
                 with contextlib.closing(
                     socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
                 ):
                     return
-            except OSError as error:
-                problems.append(f"{address.strip()}: {_reason(error)}")
+            except (OSError, UnicodeError) as error:  # the latter for what no name can be
+                problems.append(f"{address}: {_reason(error)}")
         raise CommandError(
             f"No broker could be reached ({'; '.join(problems)}).",
             "Start one with `penstock serve`, or name its address with --bootstrap host:port "
@@ -167,7 +168,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     if not separator:
         host, port = address, "9092"
-    if not host or not port.isdigit() or int(port) > 65_535:
+    if not host or not port.isdecimal() or int(port) > 65_535:
         raise UsageError(
             f"{address!r} is not the address of a broker.",
             "Write it as host:port, for example 127.0.0.1:9092.",
@@ -175,10 +176,10 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
-    if isinstance(error, socket.gaierror):
+    if isinstance(error, socket.gaierror | UnicodeError):
         return "unknown host name"
     if isinstance(error, TimeoutError):
         return f"no answer within {CONNECT_TIMEOUT_S:.0f} s"
