@@ -201,7 +201,10 @@ class BrokerConfig:
             text = environment.get(f"PENSTOCK_{name.upper()}")
             if text is not None and name != "topic_defaults":
                 values[name] = _from_text(item, text, f"PENSTOCK_{name.upper()}")
+        topic_defaults = values.get("topic_defaults", {})
         values.update(overrides or {})
+        if topic_defaults:  # one that is overridden does not undo the others
+            values["topic_defaults"] = {**topic_defaults, **values["topic_defaults"]}
         return cls(**values)
 
 

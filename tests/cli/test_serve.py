@@ -90,6 +90,18 @@ def test_topic_defaults_as_flags(tmp_path: Path) -> None:
     assert settings["retention.ms"]["value"] == "5000"
 
 
+def test_a_topic_default_as_a_flag_does_not_undo_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text('[topic_defaults]\nretention.ms = -1\n"segment.bytes" = 4096\n')
+    flags = ["--config", str(file), "--addr", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")]
+    with serving(Penstock(), *flags, "--topic-default", "segment.bytes=8192") as (_, line):
+        client = Penstock(listening_at(line))
+        client.ok("topic", "create", "orders")
+        described = client.ok("topic", "describe", "orders", "--all", "--json").json["topics"][0]
+    settings = {item["name"]: item["value"] for item in described["settings"]}
+    assert (settings["retention.ms"], settings["segment.bytes"]) == ("-1", "8192")
+
+
 def test_help_documents_every_setting_once() -> None:
     shown = Penstock(environment={"COLUMNS": "300"}).ok("serve", "--help").out
     for item in fields(BrokerConfig):
