@@ -198,9 +198,14 @@ class BrokerConfig:
             values.update(_read_toml(file, known))
         environment = os.environ if environment is None else environment
         for name, item in known.items():
-            text = environment.get(f"PENSTOCK_{name.upper()}")
-            if text is not None and name != "topic_defaults":
-                values[name] = _from_text(item, text, f"PENSTOCK_{name.upper()}")
+            variable = f"PENSTOCK_{name.upper()}"
+            text = environment.get(variable)
+            if text is not None and name == "topic_defaults":
+                raise ConfigError(
+                    f"{variable} is no setting; use --topic-default name=value or the config file"
+                )
+            if text is not None:
+                values[name] = _from_text(item, text, variable)
         topic_defaults = values.get("topic_defaults", {})
         values.update(overrides or {})
         if topic_defaults:  # one that is overridden does not undo the others

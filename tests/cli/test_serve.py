@@ -176,6 +176,13 @@ def test_a_bad_config_file_is_a_usage_error(tmp_path: Path, text: str, words: st
     assert words in Penstock().fails("serve", "--config", str(file), code=2)
 
 
-def test_a_bad_environment_variable_is_a_usage_error() -> None:
-    command = Penstock(environment={"PENSTOCK_BROKER_ID": "one"})
-    assert "PENSTOCK_BROKER_ID = 'one'" in command.fails("serve", code=2)
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("PENSTOCK_BROKER_ID", "one", "PENSTOCK_BROKER_ID = 'one'"),
+        ("PENSTOCK_TOPIC_DEFAULTS", "retention.ms=-1", "PENSTOCK_TOPIC_DEFAULTS is no setting"),
+    ],
+)
+def test_a_bad_environment_variable_is_a_usage_error(name: str, text: str, words: str) -> None:
+    flags = ["--addr", "127.0.0.1:0", "--data-dir", "/dev/null"]  # where no broker starts
+    assert words in Penstock(environment={name: text}).fails("serve", *flags, code=2)

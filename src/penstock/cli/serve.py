@@ -28,8 +28,9 @@ EPILOG: Final = examples(
     "penstock serve --config penstock.toml --log-level debug",
     "PENSTOCK_DATA_DIR=/var/lib/penstock penstock serve",
     note=(
-        "Every option is also a setting in the TOML file (data_dir) and an environment variable "
-        "(PENSTOCK_DATA_DIR). The command line wins over the environment, which wins over the file. "
+        "Every option is also a setting in the TOML file (data_dir) and, topic defaults aside, an "
+        "environment variable (PENSTOCK_DATA_DIR). The command line wins over the environment, which "
+        "wins over the file. "
         "SIGTERM or Ctrl-C stops cleanly: requests in flight are answered and the log is synced; "
         "a second one stops at once."
     ),
