@@ -182,6 +182,13 @@ def test_a_reset_group_reads_from_there(penstock_command: Penstock, group: str, 
     assert penstock_command.ok("consume", topic, "-g", group).out == "c\nd\ne\n"
 
 
+def test_a_group_named_twice_is_deleted_once(
+    penstock_command: Penstock, group: str, topic: str
+) -> None:
+    deleted = penstock_command.ok("group", "delete", group, group, "--yes", "--json").json
+    assert deleted == {"groups": [{"group": group, "deleted": True}]}
+
+
 def test_delete(penstock_command: Penstock, group: str) -> None:
     assert "--yes" in penstock_command.fails("group", "delete", group)
     deleted = penstock_command.ok("group", "delete", group, "--yes", "--json").json

@@ -158,6 +158,7 @@ def delete(
     """Delete groups that have no active members, with their offsets."""
     cluster = Cluster.reach(bootstrap, client)
     admin = cluster.admin()
+    groups = list(dict.fromkeys(groups))
     for name in groups:
         _check_idle(Group.load(cluster, admin, name))
     output.confirm(f"Delete {', '.join(groups)} with all offsets?", yes=yes)
