@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import pty
+import socket
 import subprocess
 import uuid
 from collections.abc import Callable
 
 import pytest
 
+from penstock.testing import TestBroker, broker
+from penstock.testing.proxy import Proxy, proxies
 from tests.cli.command import Penstock
 
 
@@ -41,6 +44,34 @@ def test_creating_twice_is_refused_unless_asked_for(penstock_command: Penstock) 
     assert f"There already is a topic {topic}." in penstock_command.fails("topic", "create", topic)
     again = penstock_command.ok("topic", "create", topic, "--if-not-exists", "--json").json
     assert again["topics"][0]["created"] is False
+
+
+class Overtaken:
+    """Lets another client send the same request to create topics first."""
+
+    def __init__(self, broker: TestBroker) -> None:
+        host, _, port = broker.bootstrap.rpartition(":")
+        self._address = host, int(port)
+
+    def from_client(self, data: bytes) -> bytes:
+        create_topics = 19
+        if data[4:6] == create_topics.to_bytes(2, "big"):
+            with socket.create_connection(self._address) as other:
+                other.sendall(data)
+                assert other.recv(1)
+        return data
+
+    def from_server(self, data: bytes) -> bytes:
+        return data
+
+
+@pytest.mark.parametrize("command", ["topic create {} --if-not-exists", "produce {} --create"])
+def test_a_topic_that_another_client_creates_meanwhile_is_no_failure(command: str) -> None:
+    with proxies() as network:
+        front = network.add(Proxy(new_filter=lambda: Overtaken(running)))
+        with broker(advertise_addr=front.address) as running:
+            front.target = running.bootstrap
+            Penstock(front.address).ok(*command.format("orders").split(), text="")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from penstock.cli.values import pairs
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
 
-    from penstock.cli.adminapi import AdminClient, TopicMetadata
+    from penstock.cli.adminapi import AdminClient, NewTopic, TopicMetadata
 
 CONNECT_TIMEOUT_S: Final = 3.0
 CONTACT_TIMEOUT_S: Final = 4.0
@@ -92,6 +92,27 @@ class Cluster:
         if found is None:
             raise unknown_topic(name)
         return found
+
+    def create_topics(
+        self, admin: AdminClient, new: list[NewTopic], *, may_exist: bool = False
+    ) -> set[str]:
+        """Create them, and tell which were not there; with `may_exist`, others are left as they are."""
+        from confluent_kafka import KafkaException
+
+        futures = admin.create_topics(new, operation_timeout=5, request_timeout=REQUEST_TIMEOUT_S)
+        created = set()
+        for name, future in futures.items():
+            try:
+                self.settle({name: future})
+                created.add(name)
+            except CommandError as failure:
+                error = failure.__cause__
+                there = isinstance(error, KafkaException) and (
+                    error.args[0].name() == "TOPIC_ALREADY_EXISTS"
+                )
+                if not (may_exist and there):
+                    raise
+        return created
 
     def explain(self, error: KafkaError, subject: str = "") -> CommandError:
         """The failure that `error` is, in words for a person; `subject` names what it was about."""

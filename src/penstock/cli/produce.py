@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 import typer
 
 from penstock.cli import output
-from penstock.cli.contact import REQUEST_TIMEOUT_S, Cluster, unknown_topic
+from penstock.cli.contact import Cluster, unknown_topic
 from penstock.cli.failure import CommandError, UsageError
 from penstock.cli.options import (
     DEFAULT_BOOTSTRAP,
@@ -154,9 +154,7 @@ def _check_topic(cluster: Cluster, topic: str, partition: int | None, *, create:
         from penstock.cli.adminapi import NewTopic
 
         wanted = [NewTopic(topic, num_partitions=-1, replication_factor=-1)]
-        cluster.settle(
-            admin.create_topics(wanted, operation_timeout=5, request_timeout=REQUEST_TIMEOUT_S)
-        )
+        cluster.create_topics(admin, wanted, may_exist=True)  # another may make it meanwhile
         found = cluster.topic(topic, admin)
     if partition is not None and partition not in found.partitions:
         raise CommandError(

@@ -81,11 +81,7 @@ def create(
         for name in dict.fromkeys(topics)
         if name not in there
     ]
-    if new:
-        cluster.settle(
-            admin.create_topics(new, operation_timeout=5, request_timeout=REQUEST_TIMEOUT_S)
-        )
-    created = {item.topic for item in new}
+    created = cluster.create_topics(admin, new, may_exist=if_not_exists) if new else set()
     found = cluster.topics(admin)
     report: list[dict[str, Any]] = [
         {"topic": name, "partitions": len(found[name].partitions), "created": name in created}
