@@ -112,7 +112,11 @@ def test_every_codec(penstock_command: Penstock, filled: Filled, codec: str) -> 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_every_acknowledgement(penstock_command: Penstock, filled: Filled, acks: str) -> None:
     topic = filled()
-    penstock_command.ok("produce", topic, "--acks", acks, text="a\n")
+    report = penstock_command.ok("produce", topic, "--acks", acks, "--json", text="a\n").json
+    offset = None if acks == "0" else 0
+    assert report["partitions"] == [
+        {"partition": 0, "records": 1, "first_offset": offset, "last_offset": offset}
+    ]
     if acks != "0":  # which promises nothing
         assert penstock_command.ok("consume", topic).out == "a\n"
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
@@ -191,6 +192,15 @@ def _completed(record: Record, defaults: Record, partition: int | None) -> Recor
     )
 
 
+@dataclass(slots=True)
+class _Span:
+    """What one partition acknowledged; the offsets are None where it did not tell."""
+
+    records: int = 0
+    first: int | None = None
+    last: int | None = None
+
+
 class _Delivery:
     """Sends records and keeps account of what the broker acknowledged."""
 
@@ -205,7 +215,7 @@ class _Delivery:
         self._refusal = KafkaException
         self._started_s = time.monotonic()
         self._polled_s = 0.0
-        self._offsets: dict[int, list[int]] = defaultdict(list)  # partition: [first, last, count]
+        self._spans: dict[int, _Span] = defaultdict(_Span)  # by partition
         self.sent = 0
         self.acknowledged = 0
         self.bytes = 0
@@ -268,8 +278,13 @@ class _Delivery:
             "bytes": self.bytes,
             "seconds": round(time.monotonic() - self._started_s, 3),
             "partitions": [
-                {"partition": number, "records": count, "first_offset": first, "last_offset": last}
-                for number, (first, last, count) in sorted(self._offsets.items())
+                {
+                    "partition": number,
+                    "records": span.records,
+                    "first_offset": span.first,
+                    "last_offset": span.last,
+                }
+                for number, span in sorted(self._spans.items())
             ],
         }
 
@@ -285,13 +300,12 @@ class _Delivery:
             self._failure = self._failure or error
             return
         self.acknowledged += 1
-        offset = message.offset() or 0
-        span = self._offsets[message.partition() or 0]
-        span[:] = (
-            [min(span[0], offset), max(span[1], offset), span[2] + 1]
-            if span
-            else [offset, offset, 1]
-        )
+        offset = message.offset()
+        span = self._spans[message.partition() or 0]
+        span.records += 1
+        if offset is not None:  # with acks=0 nobody tells
+            span.first = offset if span.first is None else min(span.first, offset)
+            span.last = offset if span.last is None else max(span.last, offset)
 
     def _check(self) -> None:
         if self._failure is None:
