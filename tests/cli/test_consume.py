@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
-from penstock.testing import broker_process
+from penstock.testing import TestBroker, broker_process
 from tests.cli.command import Penstock
 from tests.cli.test_topic import fresh
 
@@ -148,6 +150,36 @@ def test_a_group_member_that_is_terminated_commits_and_leaves(
     described = penstock_command.ok("group", "describe", group, "--json").json
     assert described["state"] == "empty"
     assert described["partitions"][0]["committed"] >= 3  # d may come again, a to c may not
+
+
+def test_a_group_member_goes_on_while_others_come_and_go(
+    penstock_command: Penstock, running_broker: TestBroker
+) -> None:
+    topic, group = running_broker.create_topic(partitions=8), fresh("g")
+    place = {"bootstrap.servers": running_broker.bootstrap}
+    producer = Producer({**place, "linger.ms": 0})
+    often = ["-X", "heartbeat.interval.ms=100"]
+    member = penstock_command.start("consume", topic, "-g", group, "--follow", *often)
+    assert member.stdout is not None
+    producer.produce(topic, "first")
+    assert member.stdout.readline() == b"first\n"
+    drained = threading.Thread(target=member.stdout.read, daemon=True)
+    drained.start()
+    for _ in range(10):
+        other = Consumer({**place, "group.id": group})
+        other.subscribe([topic])
+        while not other.assignment():
+            for number in range(8):
+                producer.produce(topic, "more", partition=number)
+            producer.poll(0)
+            other.poll(0.002)
+        other.close()
+    assert producer.flush(20) == 0
+    member.terminate()
+    assert member.wait(20) == 128 + signal.SIGTERM
+    drained.join()
+    assert member.stderr is not None
+    assert member.stderr.read() == b""
 
 
 def test_a_signal_ends_it_quietly_while_the_broker_is_away() -> None:

@@ -192,12 +192,18 @@ class Reader:
     def _read(self, batch: list[Message]) -> None:
         if self._group is None:
             return
+        from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka import TopicPartition as Place
 
         last = {message.partition() or 0: message.offset() or 0 for message in batch}
-        self._consumer.store_offsets(
-            offsets=[Place(self._topic, number, offset + 1) for number, offset in last.items()]
-        )
+        try:
+            self._consumer.store_offsets(
+                offsets=[Place(self._topic, number, offset + 1) for number, offset in last.items()]
+            )
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:
+                raise
+            # All of these partitions went to other members, who read those records again.
 
     def __enter__(self) -> Reader:
         return self
