@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from penstock.testing import TestBroker
+from penstock.testing import TestBroker, TestCluster, cluster
 from tests.cli.command import Penstock
 from tests.cli.test_topic import fresh
 
@@ -196,3 +196,22 @@ def test_delete(penstock_command: Penstock, group: str) -> None:
     for command in (["describe", group], ["delete", group, "--yes"]):
         words = penstock_command.fails("group", *command)
         assert f"There is no consumer group '{group}'." in words
+
+
+def test_a_partition_without_a_leader_hides_only_its_own_lag() -> None:
+    with cluster(2, lease_ttl_s=2) as c:
+        topic = c.create_topic(partitions=2, replicas=1)
+        lost, led = sorted((0, 1), key=lambda number: c.leader_of(topic, number).id)
+        command = Penstock(c.bootstrap)
+        command.ok("group", "reset", "g", "--topic", topic, "--to", "earliest", "--yes")
+        c.leader_of(topic, lost).kill()
+        c.wait_for(lambda: not _led(c, topic, lost), "the end of its leader")
+        places = command.ok("group", "describe", "g", "--json").json["partitions"]
+        assert {place["partition"]: place["lag"] for place in places} == {lost: None, led: 0}
+        assert all(place["committed"] == 0 for place in places)
+        command.ok("group", "delete", "g", "--yes")
+
+
+def _led(c: TestCluster, topic: str, number: int) -> bool:
+    known = c.partition(topic, number)
+    return known is None or known.is_led

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cli import offsets
 from penstock.cli.contact import REQUEST_TIMEOUT_S
 from penstock.cli.failure import CommandError
+from penstock.cli.topicstate import is_led
 from penstock.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Group:
     assignor: str = ""
     members: list[dict[str, Any]] = field(default_factory=list)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
-    known: dict[TopicPartition, Range] = field(default_factory=dict)  # partitions that exist
+    known: dict[TopicPartition, Range] = field(default_factory=dict)  # partitions that are led
 
     @classmethod
     def load(cls, cluster: Cluster, admin: AdminClient, name: str) -> Group:
@@ -45,7 +46,9 @@ class Group:
             [
                 where
                 for where in sorted(committed.keys() | group.owners().keys())
-                if where.topic in there and where.partition in there[where.topic].partitions
+                if where.topic in there
+                and (partition := there[where.topic].partitions.get(where.partition)) is not None
+                and is_led(partition)
             ],
         )
         return group

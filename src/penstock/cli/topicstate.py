@@ -45,7 +45,7 @@ def _colour(row: dict[str, Any]) -> str:
     return "yellow" if len(row["isr"]) < len(row["replicas"]) else ""
 
 
-def _is_led(partition: PartitionMetadata) -> bool:
+def is_led(partition: PartitionMetadata) -> bool:
     """One whose leader is gone may still name it, with an error."""
     return partition.leader >= 0 and partition.error is None
 
@@ -58,7 +58,7 @@ def described_partition(
     span = spans.get(TopicPartition(str(topic.topic), number))
     return {
         "partition": number,
-        "leader": partition.leader if _is_led(partition) else None,
+        "leader": partition.leader if is_led(partition) else None,
         "replicas": list(partition.replicas),
         "isr": list(partition.isrs),
         "start": None if span is None else span.start,
@@ -87,7 +87,7 @@ def topic_ranges(
             TopicPartition(name, number)
             for name, topic in topics.items()
             for number, partition in topic.partitions.items()
-            if _is_led(partition)
+            if is_led(partition)
         ],
     )
 
