@@ -150,11 +150,13 @@ class BrokerConfig:
         0, "A follower that is further behind leaves the ISR at once; 0: no bound.", at_least(0)
     )
     replica_fetch_wait_ms_max: int = option(
-        500, "How long a leader may hold a follower's fetch that finds nothing.", at_least(1)
-    )
+        500, "How long a leader may hold a follower's fetch that finds nothing.",
+        between(1, INT32_MAX),
+    )  # fmt: skip
     replica_fetch_bytes_max: int = option(
-        16 * 1024 * 1024, "Most bytes a follower asks a leader for at once.", at_least(64 * 1024)
-    )
+        16 * 1024 * 1024, "Most bytes a follower asks a leader for at once.",
+        between(64 * 1024, INT32_MAX),
+    )  # fmt: skip
     catch_up_bytes_per_s_max: int = option(
         0, "Most bytes a second fetched for replicas that are not in sync; 0: no limit.",
         at_least(0),

@@ -151,6 +151,8 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
         (["--addr", "broker..example:9092"], "the host can be no name"),
         (["--advertise-addr", ":9092"], "must name a host and a port"),
         (["--advertise-addr", "broker:0"], "must name a host and a port"),
+        (["--etcd", "127.0.0.1:1", "--replica-fetch-bytes-max", "2147483648"], "2147483647"),
+        (["--etcd", "127.0.0.1:1", "--replica-fetch-wait-ms-max", "2147483648"], "2147483647"),
         (["--log-level", "loud"], "must be one of debug, info, warning, error"),
         (["--topic-default", "retention.ms=soon"], "must be a whole number"),
         (["--topic-default", "retention.ms"], "name=value"),
@@ -158,7 +160,7 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_setting_is_a_usage_error(flags: list[str], words: str) -> None:
-    assert words in Penstock().fails("serve", *flags, code=2)
+    assert words in Penstock().fails("serve", *flags, code=2, timeout=10)
 
 
 @pytest.mark.parametrize(
