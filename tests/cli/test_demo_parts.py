@@ -88,3 +88,15 @@ def test_a_file_or_a_link_in_the_place_of_results_is_left_alone(tmp_path: Path) 
     for name in ("file", "link"):
         with pytest.raises(NotOursError):
             Kept(str(tmp_path / name)).check()
+
+
+def test_a_place_where_no_directory_can_be_made_is_refused_before_the_demo(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(NotOursError, match="can not be made"):
+        Kept(str(tmp_path / "file" / "deep" / "kept")).check()
+
+
+def test_a_readme_of_somebody_else_may_be_in_any_encoding(tmp_path: Path) -> None:
+    (tmp_path / "README.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(NotOursError, match="not made by"):
+        Kept(str(tmp_path)).check()

@@ -75,10 +75,13 @@ class Kept:
             if not any(path.iterdir()):
                 return
             mark = path / _MARK
-            if mark.is_file() and mark.read_text("utf-8").startswith(_MARK_TEXT):
+            if mark.is_file() and mark.read_bytes().startswith(_MARK_TEXT.encode()):
                 return
         elif not os.path.lexists(path):
-            return
+            above = next(one for one in path.absolute().parents if os.path.lexists(one))
+            if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+                return
+            raise NotOursError(f"{self.directory} can not be made in {above}.")
         raise NotOursError(f"{self.directory} is there, and it was not made by `penstock demo`.")
 
     def fill(self, *, table: str, broker: str, python: str) -> None:
