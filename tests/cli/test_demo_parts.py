@@ -1,16 +1,20 @@
-"""The parts of the demo that need neither a broker nor Spark."""
+"""The parts of the demo that need no Spark."""
 
 from __future__ import annotations
 
 import datetime
 import json
+import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from penstock.demo.feed import Feed
 from penstock.demo.kept import Kept, NotOursError
 from penstock.demo.ledger import Ledger
 from penstock.demo.orders import LATE, MALFORMED, Shop
+from penstock.testing import broker
 
 OPENED = datetime.datetime(2026, 1, 1, 9, tzinfo=datetime.UTC)
 
@@ -53,6 +57,22 @@ BOOKS = {
     "sent": 100, "unacknowledged": 0, "stored": 100, "in_table": 90, "duplicates": 5,
     "too_late": 3, "rejected": 1,
 }  # fmt: skip
+
+
+def test_a_feed_that_is_faster_than_the_broker_waits_for_it() -> None:
+    with broker() as running:
+        place = {"bootstrap.servers": running.bootstrap, "queue.buffering.max.messages": 5}
+        feed = Feed(Shop(OPENED), Producer(place), rate=100_000)
+        feed.start()
+        deadline_s = time.monotonic() + 20
+        while feed.acknowledged < 100 and not feed.is_done and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        feed.stop()
+        while not feed.is_done and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert feed.is_done
+        assert (feed.failed, feed.acknowledged) == (0, feed.shop.made.all + 1)  # the closing one
+        assert feed.acknowledged > 100
 
 
 def test_the_books_balance_when_every_record_is_somewhere() -> None:

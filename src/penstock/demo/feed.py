@@ -69,7 +69,12 @@ class Feed:
 
     def _send(self, record: tuple[bytes, bytes]) -> None:
         key, value = record
-        self._producer.produce(ORDERS, value, key, on_delivery=self._on_delivery)
+        while True:
+            try:
+                self._producer.produce(ORDERS, value, key, on_delivery=self._on_delivery)
+                return
+            except BufferError:  # the shop is faster than the broker
+                self._producer.poll(_TICK_S)
 
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         if error is None:
