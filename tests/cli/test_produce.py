@@ -212,6 +212,10 @@ def test_refusals_in_plain_words(
     assert "has no partition 2: it has 2, counted from 0" in penstock_command.fails(
         "produce", topic, "-p", "2", text="a\n"
     )
+    elsewhere = '{"value": "a", "partition": 7}\n'
+    assert f"{topic} partition 7: there is no such partition." in penstock_command.fails(
+        "produce", topic, "-f", "json", text=elsewhere
+    )
     assert "Cannot read nowhere.txt" in penstock_command.fails(
         "produce", topic, "nowhere.txt", code=2
     )

@@ -68,8 +68,8 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
         "See message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
     ),
     "_UNKNOWN_PARTITION": (
-        "There is no partition {s}.",
-        "`penstock topic describe` shows the partitions of a topic.",
+        "{s}: there is no such partition.",
+        "`penstock topic describe` shows the partitions of a topic; `penstock topic alter` adds some.",
     ),
     "_UNKNOWN_TOPIC": (
         "There is no topic {s}.",

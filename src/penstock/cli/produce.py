@@ -211,7 +211,8 @@ class _Delivery:
 
         self._cluster = cluster
         self._topic = topic
-        self._failure: KafkaError | None = None
+        self._failure: KafkaError | None = None  # the first
+        self._subject = topic  # what it is about
         self._refusal = KafkaException
         self._started_s = time.monotonic()
         self._polled_s = 0.0
@@ -248,7 +249,7 @@ class _Delivery:
                 self._poll(0.1)
                 self._check()
             except self._refusal as error:
-                self._failure = error.args[0]
+                self._fail(error.args[0], record.partition)
                 self._check()
         self.sent += 1
         self.bytes += len(record.value or b"") + len(record.key or b"") + 1
@@ -297,7 +298,7 @@ class _Delivery:
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._failure = self._failure or error
+            self._fail(error, message.partition())
             return
         self.acknowledged += 1
         offset = message.offset()
@@ -307,11 +308,17 @@ class _Delivery:
             span.first = offset if span.first is None else min(span.first, offset)
             span.last = offset if span.last is None else max(span.last, offset)
 
+    def _fail(self, error: KafkaError, partition: int | None) -> None:
+        if self._failure is None:
+            self._failure = error
+            if error.name() == "_UNKNOWN_PARTITION":
+                self._subject += f" partition {partition}"
+
     def _check(self) -> None:
         if self._failure is None:
             return
         self._producer.purge()
         self._poll(0)
-        error = self._cluster.explain(self._failure, self._topic)
+        error = self._cluster.explain(self._failure, self._subject)
         error.text += f" {self.acknowledged:,} of {self.sent:,} records were acknowledged before."
         raise error
