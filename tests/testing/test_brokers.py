@@ -97,6 +97,16 @@ def test_settings_and_a_data_directory_of_your_own(tmp_path: Path) -> None:
     assert (tmp_path / "data").is_dir()
 
 
+@pytest.mark.parametrize("start", [broker, broker_process])
+def test_clients_find_it_on_an_ipv6_address(start: Any) -> None:
+    with start(addr="[::1]:0") as running:
+        address = running.bootstrap
+        assert address.startswith("[::1]:")
+        running.create_topic("orders")
+        running.restart()
+        assert running.bootstrap == address
+
+
 def test_a_bad_setting_is_raised_in_the_test() -> None:
     with pytest.raises(ConfigError, match="broker_id"), broker(broker_id=-1):
         pass

@@ -111,7 +111,7 @@ class ThreadBroker(TestBroker):
             thread.join(_STOP_TIMEOUT_S)
             raise
         self._thread = thread
-        self.bootstrap = f"{host}:{port}"
+        self.bootstrap = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _run(self, config: Any, ready: Future[tuple[str, int]]) -> None:
         import asyncio
