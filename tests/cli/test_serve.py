@@ -52,6 +52,17 @@ def test_says_where_it_listens_and_stops_cleanly(tmp_path: Path, number: signal.
         assert b"Traceback" not in err
 
 
+def test_a_signal_that_comes_twice_stops_it_cleanly_still(tmp_path: Path) -> None:
+    flags = ["--addr", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")]
+    with serving(Penstock(), *flags) as (process, _):
+        process.send_signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=20)
+        assert (process.returncode, err) == (0, b"")
+
+
 def test_topics_and_records_outlive_it(tmp_path: Path) -> None:
     flags = ["--addr", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")]
     with serving(Penstock(), *flags) as (process, line):

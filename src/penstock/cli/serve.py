@@ -21,6 +21,7 @@ from penstock.cli.options import examples
 from penstock.settings import BrokerConfig
 
 _OBJECTS_PER_COLLECTION: Final = 20_000
+_SAME_SIGNAL_S: Final = 0.5
 
 EPILOG: Final = examples(
     "penstock serve : on 127.0.0.1:9092, data in ./data",
@@ -150,16 +151,23 @@ def _announce(address: str, data_dir: str) -> None:
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """An event that the first SIGTERM or SIGINT sets; a second one ends the process at once."""
+    """An event that the first SIGTERM or SIGINT sets; a second one ends the process at once.
+
+    Programs that run others pass on signals that went to all of them: what follows soon is the first one.
+    """
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    again_s = 0.0  # from when on it is another one
 
     def on_signal(number: int) -> None:
-        if stop.is_set():
+        nonlocal again_s
+        if not stop.is_set():
+            again_s = loop.time() + _SAME_SIGNAL_S
+            stop.set()
+        elif loop.time() >= again_s:
             print("penstock: stopped at once by a second signal", file=sys.stderr, flush=True)
             os._exit(128 + number)
-        stop.set()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     return stop
