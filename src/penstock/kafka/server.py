@@ -143,8 +143,6 @@ def _listen(address: str) -> socket.socket:
         )
         family, kind, protocol, _, where = found[0]
         listener = socket.socket(family, kind, protocol)
-    except UnicodeError as error:  # what Python makes of an empty label, or one that is too long
-        raise ConfigError(f"cannot listen on {address}: no host has such a name") from error
     except OSError as error:
         raise ConfigError(f"cannot listen on {address}: {error.strerror}") from error
     try:

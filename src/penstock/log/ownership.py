@@ -43,7 +43,7 @@ class StorageId:
         self.is_new = kept is None
         if kept is None:
             self.value = uuid.uuid4().hex
-            logger.info("new storage id=%s directory=%s", self.value, own_directory)
+            logger.debug("new storage id=%s directory=%s", self.value, own_directory)
         else:
             self.value = kept
         self._save(boot_id(), is_clean=False)
@@ -55,6 +55,10 @@ class StorageId:
                 values = json.load(file)
             if values["is_clean"] is True or values["boot"] == boot_id():
                 return str(values["id"])
+            logger.warning(
+                "the machine went down, or a disk failed: what was not synced may be lost path=%s",
+                path,
+            )
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
