@@ -177,6 +177,17 @@ def test_ten_thousand_small_requests_at_once_are_all_answered(wire: Wire) -> Non
     sender.join()
 
 
+def test_answers_that_make_room_for_each_other_are_not_nested(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many large ones may leave at once as the client takes: that must not end at Python's stack."""
+    monkeypatch.setattr("penstock.kafka.connection._UNSENT_BYTES_MAX", 0)
+    count = 1_000
+    Thread(target=lambda: wire.send(*[request("api_versions", 0)] * count), daemon=True).start()
+    for _ in range(count):
+        assert wire.receive().error_code == ErrorCode.none
+
+
 async def test_others_have_their_turn_beside_a_flood(server: KafkaServer) -> None:
     """A connection with thousands of requests waiting does not keep another from its answer."""
     address = "{}:{}".format(*server.address)

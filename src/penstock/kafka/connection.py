@@ -63,10 +63,10 @@ class Connection:
     """Owns its socket. All methods run on the event loop."""
 
     __slots__ = (
-        "_buffer", "_door", "_end", "_fd", "_has_hung_up", "_hint", "_is_closing", "_is_handling",
-        "_is_held_up", "_is_reading", "_is_writing", "_loop", "_on_close", "_pool", "_promised",
-        "_request_bytes_max", "_slots", "_socket", "_start", "_unsent", "_unsent_bytes", "_view",
-        "_waits_for", "active_s", "host", "is_closed", "peer",
+        "_buffer", "_door", "_end", "_fd", "_has_hung_up", "_has_turn", "_hint", "_is_closing",
+        "_is_handling", "_is_held_up", "_is_reading", "_is_writing", "_loop", "_on_close", "_pool",
+        "_promised", "_request_bytes_max", "_slots", "_socket", "_start", "_unsent", "_unsent_bytes",
+        "_view", "_waits_for", "active_s", "host", "is_closed", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +97,7 @@ class Connection:
         self._is_reading = False
         self._is_writing = False
         self._is_handling = False
+        self._has_turn = False  # to come, for requests that are here already
         self._is_held_up = False  # requests wait until there is room for their answers
         self._is_closing = False  # no more requests; close when all answers are out
         self._has_hung_up = False  # the client sends no more; close when all requests are begun
@@ -144,7 +145,8 @@ class Connection:
 
     def _on_hang_up(self) -> None:
         """Close, but for requests that came and wait for a handler: they are begun before."""
-        if self._is_held_up and self._waits_for is not None and self._waits_for.is_work:
+        waits_for = self._waits_for
+        if self._has_turn or (self._is_held_up and waits_for is not None and waits_for.is_work):
             self._has_hung_up = True
             self._pause_reading()
         else:
@@ -179,13 +181,20 @@ class Connection:
             self._give_up(failure)
         elif is_turn_over:
             self._pause_reading()
-            self._loop.call_soon(self._next_turn)
+            self._take_turn()
         elif self._has_hung_up:
             self._on_hang_up()
         elif not self.is_closed:
             self._settle()
 
+    def _take_turn(self) -> None:
+        """Go on with what was received when others have had their turn."""
+        if not self._has_turn:
+            self._has_turn = True
+            self._loop.call_soon(self._next_turn)
+
     def _next_turn(self) -> None:
+        self._has_turn = False
         if not self.is_closed:
             self._handle_received()
 
@@ -321,9 +330,12 @@ class Connection:
             hurry()
 
     def _unblock(self) -> None:
-        """Go on with what was received, once there is room for answers."""
+        """Go on with what was received, once there is room for answers.
+
+        Not at once: an answer that leaves makes room for the next, and each would be within the one before.
+        """
         if self._is_held_up and not self._is_handling and not self._is_blocked():
-            self._handle_received()
+            self._take_turn()
 
     def _send(self, parts: list[Part], size: int) -> None:
         if self.is_closed:
