@@ -98,6 +98,18 @@ class TestStorageId:
         another_boot(tmp_path)
         assert start().storage_id == first
 
+    async def test_a_log_that_is_out_of_service_and_not_synced_makes_it_no_clean_stop(
+        self, start: Callable[[], LogStore], tmp_path: Path
+    ) -> None:
+        store = start()
+        first = store.storage_id
+        log = store.open(P0, TopicConfig())
+        log.append(batch())
+        log.fail("damage was found")
+        await store.close()
+        another_boot(tmp_path)
+        assert start().storage_id != first
+
     async def test_a_failed_sync_changes_it(
         self, start: Callable[[], LogStore], tmp_path: Path
     ) -> None:
@@ -109,13 +121,12 @@ class TestStorageId:
         await store.close()
         assert start().storage_id != first
 
-    async def test_a_single_node_has_none(
+    async def test_a_single_nodes_log_is_no_replica(
         self, start: Callable[[], LogStore], tmp_path: Path
     ) -> None:
         store = start()
         store.open(P0, TopicConfig()).append(batch())
         await store.close()
-        assert not (tmp_path / "@penstock" / "storage").exists()
         assert not (tmp_path / "orders" / "0" / "replica").exists()
 
     async def test_a_repair_that_takes_records_out_changes_it(

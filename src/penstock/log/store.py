@@ -333,7 +333,9 @@ class LogStore:
         failures = [result for result in results if isinstance(result, BaseException)]
         for failure in failures:
             logger.error("a log was not closed cleanly error=%s", failure)
-        if self._storage_id is not None and not failures:
+        # One that failed is left as it is, and what it holds beyond its last sync may be on no disk.
+        all_synced = all(log.failure is None or log.is_synced for log in self._logs.values())
+        if self._storage_id is not None and all_synced and not failures:
             await loop.run_in_executor(self._housekeeping, self._storage_id.stopped_cleanly)
         self._syncing.shutdown()
         self._housekeeping.shutdown()
