@@ -79,10 +79,9 @@ class BrokerConfig:
         600_000, "Close a connection that sends nothing for this long.", at_least(1_000)
     )
     fetch_bytes_max: int = option(
-        55 * 1024 * 1024,
-        "Most bytes in one fetch answer, whatever the client asks.",
-        at_least(1024),
-    )
+        55 * 1024 * 1024, "Most bytes in one fetch answer, whatever the client asks.",
+        between(1024, 1024 * 1024 * 1024),
+    )  # fmt: skip
     fetch_sessions_max: int = option(
         1_000, "Incremental fetch sessions kept; the longest unused makes room.", at_least(0)
     )

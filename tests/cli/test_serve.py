@@ -156,6 +156,7 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
         (["--addr", "broker..example:9092"], "the host can be no name"),
         (["--advertise-addr", ":9092"], "must name a host and a port"),
         (["--advertise-addr", "broker:0"], "must name a host and a port"),
+        (["--fetch-bytes-max", "2147483648"], "must be 1024 to 1073741824"),
         (["--etcd", "127.0.0.1:1", "--replica-fetch-bytes-max", "2147483648"], "2147483647"),
         (["--etcd", "127.0.0.1:1", "--replica-fetch-wait-ms-max", "2147483648"], "2147483647"),
         (["--log-level", "loud"], "must be one of debug, info, warning, error"),
