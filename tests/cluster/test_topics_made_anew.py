@@ -12,17 +12,11 @@ import pytest
 
 from penstock.broker.replicated import ReplicatedPartition
 from penstock.cluster import requests
-from penstock.cluster.state import (
-    PartitionState,
-    TopicState,
-    encode_topic,
-    partition_cluster_id,
-    topic_key,
-)
+from penstock.cluster.state import TopicState, encode_topic, topic_key
 from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.model import TopicPartition
 from tests.cluster.desk import Desk
-from tests.cluster.wired import TOPIC, Member, Stage, until
+from tests.cluster.wired import TOPIC, Member, Stage, led_by, until
 from tests.kafka.batches import make_batch
 
 ORDERS = TopicPartition(TOPIC, 0)
@@ -74,7 +68,7 @@ async def test_it_is_opened_though_the_old_one_could_not_be(
     """That the old one is gone may not be heard of: a watch that fell behind reads what is there."""
     leader = await stage.add(1)
     with monkeypatch.context() as patch:
-        patch.setattr(leader.logs, "open", refuse)
+        patch.setattr(leader.logs, "load", refuse)
         topic = TopicState(name=TOPIC, id=stage.topic_id, partition_count=1)
         stage.write(topic_key(TOPIC), encode_topic(topic))
         stage.write_partition(ORDERS, led_by(leader, stage.topic_id))
@@ -88,16 +82,6 @@ async def test_it_is_opened_though_the_old_one_could_not_be(
 
 def refuse(*_: object, **__: object) -> None:
     raise StorageError("the disk refuses")
-
-
-def led_by(leader: Member, topic_id: uuid.UUID) -> PartitionState:
-    return PartitionState(
-        cluster_id=partition_cluster_id(topic_id, 0),
-        replicas=(leader.id,),
-        leader=leader.id,
-        leader_incarnation=leader.term.incarnation,
-        isr={leader.id: leader.term.storage_id},
-    )
 
 
 def test_it_is_not_open_because_the_partitions_of_the_old_one_were() -> None:

@@ -186,6 +186,16 @@ class Member:
         await self.logs.close()
 
 
+def led_by(leader: Member, topic_id: uuid.UUID) -> PartitionState:
+    return PartitionState(
+        cluster_id=partition_cluster_id(topic_id, 0),
+        replicas=(leader.id,),
+        leader=leader.id,
+        leader_incarnation=leader.term.incarnation,
+        isr={leader.id: leader.term.storage_id},
+    )
+
+
 class Stage:
     """A few members and one topic."""
 

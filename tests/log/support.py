@@ -50,7 +50,9 @@ class Disk:
         self.log = self._open()
 
     def _open(self) -> PartitionLog:
-        return PartitionLog(str(self.directory), self.config, clock=self.clock, dirty=self.dirty)
+        log = PartitionLog(str(self.directory), self.config, clock=self.clock)
+        log.report_to(self.dirty)
+        return log
 
     def start(self, **settings: Any) -> PartitionLog:
         """Open the log; `CorruptLogError` if it is damaged."""

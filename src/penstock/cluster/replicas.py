@@ -270,34 +270,65 @@ class Replicas:
                 partition = next(iter(self._to_open))
                 del self._to_open[partition]
                 try:
-                    self._open(partition)
+                    await self._open(partition)
                 except Exception as error:
                     logger.exception("opening %s failed", partition)
                     self._came_of_opening(partition, f"an unexpected error: {error!r}")
                 await asyncio.sleep(0)
 
-    def _open(self, partition: TopicPartition) -> None:
-        stored = self._view.partitions.get(partition)
-        topic = self._view.topics.get(partition.topic)
-        if stored is None or partition in self._hosted:
+    async def _open(self, partition: TopicPartition) -> None:
+        wanted = self._wanted(partition)
+        if wanted is None or partition in self._hosted:
             return
-        state = stored.value
-        if self._term.id not in state.replicas:
-            return
-        if topic is None or state.cluster_id != _cluster_id(topic.value, partition):
-            return  # the watch of topics is behind: `topic_changed` comes back to it
-        self._tried[partition] = state.cluster_id
+        state, topic = wanted
+        self._tried[partition] = cluster_id = state.cluster_id
         if self._is_missing(partition, state):
             logger.error("a replica is missing partition=%s", partition)
             self._came_of_opening(partition, _MISSING)
             return
-        config = self._topic_config(topic.value)
+        failure, log = None, None
         try:
-            log = self._logs.open(partition, config, cluster_id=state.cluster_id)
+            log = await self._logs.load(partition, self._topic_config(topic), state.cluster_id)
         except StorageError as error:
-            logger.error("a replica can not be opened partition=%s error=%s", partition, error)
-            self._came_of_opening(partition, error.message)
+            failure = error
+        # A scan takes its time, so all of it may be different by now.
+        wanted = self._wanted(partition)
+        if wanted is None or wanted[0].cluster_id != cluster_id:
+            self._let_go(partition, log)
             return
+        state, topic = wanted
+        self._tried[partition] = cluster_id
+        if log is None:
+            assert failure is not None
+            logger.error("a replica can not be opened partition=%s error=%s", partition, failure)
+            self._came_of_opening(partition, failure.message)
+            return
+        self._host(partition, log, state, topic)
+
+    def _wanted(self, partition: TopicPartition) -> tuple[PartitionState, TopicState] | None:
+        """What is known of a replica that this broker should hold."""
+        stored = self._view.partitions.get(partition)
+        topic = self._view.topics.get(partition.topic)
+        if stored is None or self._term.id not in stored.value.replicas:
+            return None
+        if topic is None or stored.value.cluster_id != _cluster_id(topic.value, partition):
+            return None  # the watch of topics is behind: `topic_changed` comes back to it
+        return stored.value, topic.value
+
+    def _let_go(self, partition: TopicPartition, log: PartitionLog | None) -> None:
+        """Of a log that is not wanted any more. Of a topic made anew, opening it makes way."""
+        if log is not None:
+            log.abandon()
+        stored = self._view.partitions.get(partition)
+        if stored is None or self._term.id not in stored.value.replicas:
+            self._remove(partition)
+
+    def _host(
+        self, partition: TopicPartition, log: PartitionLog, state: PartitionState, topic: TopicState
+    ) -> None:
+        config = self._topic_config(topic)
+        log.reconfigure(config)
+        self._logs.admit(partition, log)
         local = LocalReplica(
             partition=partition,
             term=self._term,
@@ -307,12 +338,13 @@ class Replicas:
             high_watermark=log.recovered_high_watermark,
         )
         log.track_high_watermark(log.recovered_high_watermark)
-        hosted = Hosted(Replica(local), log, topic.value.id, state.cluster_id)
+        hosted = Hosted(Replica(local), log, topic.id, state.cluster_id)
         self._hosted[partition] = hosted
         self._came_of_opening(partition, None)
         self.grown[partition] = None
         now = self._now()
-        self._perform(hosted, hosted.replica.update(state, stored.revision, now))
+        revision = self._view.partitions[partition].revision
+        self._perform(hosted, hosted.replica.update(state, revision, now))
         self._perform(hosted, hosted.replica.opened(now))
         self._look_after(hosted)
 

@@ -42,7 +42,6 @@ class DurableLog:
         config: TopicConfig,
         clock: Clock,
         open_files: OpenFiles,
-        dirty: dict[Any, None],
     ) -> None:
         self.directory = directory
         self.config = config
@@ -50,7 +49,7 @@ class DurableLog:
         self.on_sync_failed: Callable[[], None] | None = None  # called in any thread
         self._clock = clock
         self._open_files = open_files
-        self._dirty = dirty
+        self._dirty: dict[Any, None] = {}  # it is in it if it has changed: see `report_to`
         self.index_lock = threading.Lock()  # held by the one thread that makes an index anew
         self.index_files_lock = threading.Lock()  # held while it takes the old one's place
         is_new = not os.path.isdir(directory)

@@ -65,20 +65,12 @@ class PartitionLog(CuttableLog):
         *,
         clock: Clock | None = None,
         open_files: OpenFiles | None = None,
-        dirty: dict[PartitionLog, None] | None = None,
     ) -> None:
-        """Open, or create, the log in `directory`. Scans what a crash left unchecked.
+        """Open, or create, the log in `directory`. Scans what a crash left unchecked; in any thread.
 
-        It puts itself into `dirty` whenever it has changed since that was last emptied.
         `CorruptLogError`: the log is damaged and was left as it is. `OSError`: the disk refused.
         """
-        super().__init__(
-            directory,
-            config,
-            clock or SystemClock(),
-            open_files or OpenFiles(1000),
-            {} if dirty is None else dirty,
-        )
+        super().__init__(directory, config, clock or SystemClock(), open_files or OpenFiles(1000))
         self.leader_epoch = 0
         # Told how many bytes came, or may be read by now: consumers', and replicas' readers.
         self.subscribers: dict[Callable[[PartitionLog, int], None], None] = {}
@@ -115,6 +107,12 @@ class PartitionLog(CuttableLog):
 
     def active_producers(self) -> list[ProducerSummary]:
         return self._producers.summaries()
+
+    def report_to(self, dirty: dict[PartitionLog, None]) -> None:
+        """Put itself into `dirty` whenever it has changed since that was last emptied."""
+        if self in self._dirty:
+            dirty[self] = None
+        self._dirty = dirty
 
     def reconfigure(self, config: TopicConfig) -> None:
         self.config = config

@@ -159,22 +159,34 @@ class LogStore:
     def open(
         self, partition: TopicPartition, config: TopicConfig, cluster_id: str | None = None
     ) -> PartitionLog:
-        """Open the partition's log, creating it if it is not there. Scans what a crash left.
+        """Open the partition's log, creating it if it is not there. Blocks: scans what a crash left.
 
         With a `cluster_id` it is the replica of the partition of that id: what is there and is not
         gives way.
         """
+        log = self._load(partition, config, cluster_id)
+        self.admit(partition, log)
+        return log
+
+    async def load(
+        self, partition: TopicPartition, config: TopicConfig, cluster_id: str
+    ) -> PartitionLog:
+        """The same in a thread. The log is not looked after before it is admitted."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._syncing, self._load, partition, config, cluster_id)
+
+    def admit(self, partition: TopicPartition, log: PartitionLog) -> None:
+        self._logs[partition] = log
+        log.report_to(self._dirty)
+
+    def _load(
+        self, partition: TopicPartition, config: TopicConfig, cluster_id: str | None
+    ) -> PartitionLog:
         directory = self._directory(partition)
         try:
             if cluster_id is not None:
                 self._make_way(partition, directory, cluster_id)
-            log = PartitionLog(
-                directory,
-                config,
-                clock=self._clock,
-                open_files=self._open_files,
-                dirty=self._dirty,
-            )
+            log = PartitionLog(directory, config, clock=self._clock, open_files=self._open_files)
             log.on_sync_failed = self._disk_failed
             if cluster_id is not None:
                 log.sync_with(ownership.note_replica(directory, cluster_id))
@@ -182,7 +194,6 @@ class LogStore:
             raise StorageError(f"{error}; run `penstock log verify` and `repair`") from error
         except OSError as error:
             raise StorageError(f"cannot open {directory}: {error.strerror}") from error
-        self._logs[partition] = log
         return log
 
     def disk_usage(self) -> tuple[int, int]:
@@ -333,13 +344,15 @@ class LogStore:
         failures = [result for result in results if isinstance(result, BaseException)]
         for failure in failures:
             logger.error("a log was not closed cleanly error=%s", failure)
-        # One that failed is left as it is, and what it holds beyond its last sync may be on no disk.
-        all_synced = all(log.failure is None or log.is_synced for log in self._logs.values())
-        if self._storage_id is not None and all_synced and not failures:
+        if self._storage_id is not None and not failures and self._are_all_synced():
             await loop.run_in_executor(self._housekeeping, self._storage_id.stopped_cleanly)
         self._syncing.shutdown()
         self._housekeeping.shutdown()
         os.close(self._lock_fd)
+
+    def _are_all_synced(self) -> bool:
+        """Not so if one failed, which is left as it is."""
+        return all(log.failure is None or log.is_synced for log in self._logs.values())
 
 
 def lock_directory(data_dir: str) -> int:
