@@ -110,6 +110,20 @@ class TestStorageId:
         another_boot(tmp_path)
         assert start().storage_id != first
 
+    async def test_nor_does_one_that_was_not_opened_since_another_process_wrote_it(
+        self, start: Callable[[], LogStore], tmp_path: Path
+    ) -> None:
+        """It may be in the page cache only."""
+        first = start()
+        first.open(P0, TopicConfig(), "one")
+        storage_id = first.storage_id
+        await first.close()
+        second = start()
+        assert second.storage_id == storage_id
+        await second.close()
+        another_boot(tmp_path)
+        assert start().storage_id != storage_id
+
     async def test_a_failed_sync_changes_it(
         self, start: Callable[[], LogStore], tmp_path: Path
     ) -> None:

@@ -351,8 +351,10 @@ class LogStore:
         os.close(self._lock_fd)
 
     def _are_all_synced(self) -> bool:
-        """Not so if one failed, which is left as it is."""
-        return all(log.failure is None or log.is_synced for log in self._logs.values())
+        """Not so if one failed, which is left as it is, or was not opened since another process wrote it."""
+        if any(log.failure is not None and not log.is_synced for log in self._logs.values()):
+            return False
+        return all(partition in self._logs for partition, _ in find_logs(self.data_dir))
 
 
 def lock_directory(data_dir: str) -> int:
