@@ -102,6 +102,7 @@ def _absolute() -> list[Metric]:
         ("partitions_produce", "produce, 1,000 partitions / 1", "×", high, 0.8),
         ("partitions_consume", "consume, 1,000 partitions / 1", "×", high, 0.8),
         ("partitions_unlocked", "the same, client without a malloc lock", "×", high, 0.8),
+        ("partitions_drain", "the same, client that only counts", "×", high, 0.8),
         ("connections", "1,000 idle connections", "MB", low, 50.0),
         ("recovery", "recovery after kill -9", "s", low, 1.0),
     ]

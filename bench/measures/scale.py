@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from bench import allocator, processes
 from bench.metrics import LIMIT, LIMIT_KEYS
+from bench.run import MeasurementError
 from bench.session import Session
 
 _PARTITIONS = 1_000
@@ -27,7 +28,9 @@ def partitions(session: Session) -> None:
     everything is read back once more by the same client with mimalloc in place of the C library's
     malloc, if the machine has it: librdkafka makes a message in one thread and frees it in
     another, and where one answer holds many partitions both are at it at the same time, so that a
-    client spends more on the lock of that malloc than on the messages, whatever the broker."""
+    client spends more on the lock of that malloc than on the messages, whatever the broker. And
+    once more by a client of our own that asks for the same bytes, one request after the other,
+    and looks at nothing but the headers of batches: what the broker gives."""
     messages, first = session.amount(_MESSAGES), 2 * _PARTITIONS * _BATCH
     without_locks = allocator.without_locks()
     for order in session.rounds("1,000 partitions against 1"):
@@ -51,6 +54,12 @@ def partitions(session: Session) -> None:
                             "consume", broker, topic, memory=without_locks, **both
                         )
                         rates["unlocked"][count] = both["messages"] / consumed["seconds"]
+                    drained = session.load(
+                        *("drain", "--port", broker.port, "--topic", topic, "--partitions", count)
+                    )
+                    if drained["messages"] != both["messages"]:
+                        raise MeasurementError(f"{name}: {drained} of {both} were drained")
+                    rates["drain"][count] = both["messages"] / drained["seconds"]
             for what, by_count in rates.items():
                 for count, rate in by_count.items():
                     session.record(f"partitions_{count}_{what}_rate", name, rate)
