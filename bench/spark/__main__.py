@@ -7,10 +7,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -20,15 +20,7 @@ from bench.brokers import BROKERS, Broker
 from bench.jars import BENCH
 from bench.run import end_on_sigterm, progress_on
 from bench.spark import jars
-from bench.spark.cases import (
-    CEILING,
-    CONNECTOR,
-    CONNECTOR_KAFKA,
-    OURS,
-    OURS_TCP,
-    PARTITIONS,
-    Workload,
-)
+from bench.spark.cases import CEILING, CONNECTOR, CONNECTOR_KAFKA, OURS, PARTITIONS, Workload
 from bench.spark.report import CASES, CEILING_CASES, SparkResults, rows
 
 _RUNS = BENCH / ".runs"
@@ -38,15 +30,7 @@ _WORKLOADS = (
     Workload(topic="1KiB", records=2_000_000, size=1024),
 )
 _QUICK_SCALE = 20
-VARIANTS = (OURS, CONNECTOR, CONNECTOR_KAFKA, CEILING, OURS_TCP)
-_BROKER_OF = {
-    OURS: "penstock",
-    OURS_TCP: "penstock",
-    CONNECTOR: "penstock",
-    CONNECTOR_KAFKA: "kafka",
-}
-# As docs/SPARK.md recommends. It concerns Python workers alone, so not the connector.
-_UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
+VARIANTS = (OURS, CONNECTOR, CONNECTOR_KAFKA, CEILING)
 
 
 class SparkFailedError(BenchError):
@@ -79,48 +63,26 @@ def _load(broker: Broker, load: Workload) -> None:
         raise SparkFailedError(f"the topic could not be filled: {done.stderr[-2000:]}")
 
 
-def _plans(
-    arguments: argparse.Namespace, brokers: dict[str, Broker], directory: Path
-) -> list[Path]:
-    """One for each Spark session: what differs in settings that a session has for good."""
+def _plan(arguments: argparse.Namespace, brokers: dict[str, Broker], directory: Path) -> Path:
     variants = arguments.variants or [*VARIANTS]
-    default = [variant for variant in variants if variant == OURS_TCP]
-    recommended = [variant for variant in variants if variant != OURS_TCP]
-    plans = []
-    for name, session, conf in (
-        ("recommended", recommended, _UNIX_SOCKETS),
-        ("default", default, {}),
-    ):
-        if session:
-            own = directory / name
-            own.mkdir()
-            plans.append(own / "plan.json")
-            plans[-1].write_text(json.dumps(_plan(arguments, session, conf, brokers, own)))
-    return plans
-
-
-def _plan(
-    arguments: argparse.Namespace,
-    variants: list[str],
-    conf: dict[str, str],
-    brokers: dict[str, Broker],
-    directory: Path,
-) -> dict[str, Any]:
-    return {
-        "conf": {
-            "spark.jars": ",".join(jars.connector()),
-            "spark.driver.memory": "4g",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.sql.shuffle.partitions": "2",
-            **conf,
-            **dict(item.split("=", 1) for item in arguments.conf),
-        },
+    of = {OURS: "penstock", CONNECTOR: "penstock", CONNECTOR_KAFKA: "kafka"}
+    conf = {
+        "spark.jars": ",".join(jars.connector()),
+        "spark.driver.memory": "4g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        # As docs/SPARK.md recommends. It concerns Python workers alone, so not the connector.
+        "spark.python.unix.domain.socket.enabled": "true",
+        **dict(item.split("=", 1) for item in arguments.conf),
+    }
+    plan = {
+        "conf": conf,
         "directory": str(directory),
         "bootstraps": {
-            variant: f"127.0.0.1:{brokers[_BROKER_OF[variant]].port}"
+            variant: f"127.0.0.1:{brokers[of[variant]].port}"
             for variant in variants
-            if variant in _BROKER_OF
+            if variant in of
         },
         "turns": {
             case: [variant for variant in variants if variant != CEILING or case in CEILING_CASES]
@@ -131,6 +93,9 @@ def _plan(
         "warm_up": asdict(_warm_up(arguments)),
         "workloads": [asdict(load) for load in _workloads(arguments)],
     }
+    path = directory / "plan.json"
+    path.write_text(json.dumps(plan))
+    return path
 
 
 def _workloads(arguments: argparse.Namespace) -> list[Workload]:
@@ -147,11 +112,12 @@ def _scaled(load: Workload, arguments: argparse.Namespace) -> Workload:
     return Workload(topic=load.topic, records=load.records // scale, size=load.size)
 
 
-def _drive(plan: Path, samples: dict[str, dict[str, list[float]]], console: Console) -> None:
-    """Run a driver; take its figures into the samples as they come."""
+def _drive(plan: Path, console: Console) -> dict[str, dict[str, list[float]]]:
+    """Run the driver; its figures as they come."""
     wanted = json.loads(plan.read_text())
     turns = sum(map(len, wanted["turns"].values()))
     total = turns * len(wanted["workloads"]) * wanted["rounds"]
+    samples: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     log = plan.with_name("driver.log")
     with progress_on(console) as progress, log.open("w") as out:
         task = progress.add_task("warming up", total=total)
@@ -160,13 +126,13 @@ def _drive(plan: Path, samples: dict[str, dict[str, list[float]]], console: Cons
             assert driver.stdout is not None
             for line in driver.stdout:
                 figure = json.loads(line)
-                rates = samples.setdefault(figure["key"], {})
-                rates.setdefault(figure["variant"], []).append(figure["rate"])
+                samples[figure["key"]][figure["variant"]].append(figure["rate"])
                 progress.update(task, advance=1, description=figure["key"])
                 shown = f"{figure['key']}, {figure['variant']}: {figure['rate']:,.0f} rows/s"
                 progress.console.print(shown)
     if driver.returncode:
         raise SparkFailedError(log.read_text()[-3000:])
+    return {key: dict(values) for key, values in samples.items()}
 
 
 def _run(arguments: argparse.Namespace, console: Console) -> SparkResults:
@@ -185,9 +151,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> SparkResults:
                 console.print(f"{load.records:,} records of {load.size} B to {name}")
                 _load(brokers[name], load)
         processes.settle()
-        samples: dict[str, dict[str, list[float]]] = {}
-        for plan in _plans(arguments, brokers, directory):
-            _drive(plan, samples, console)
+        samples = _drive(_plan(arguments, brokers, directory), console)
         facts = machine.describe_machine(directory)
     finally:
         for broker in brokers.values():

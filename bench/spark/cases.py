@@ -14,15 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OURS, CONNECTOR, CONNECTOR_KAFKA = "penstock", "connector", "connector, Kafka"
-OURS_TCP = "penstock, TCP"  # in a session of Spark's default settings
 CEILING = "ceiling"  # not a way to read a topic: what bounds ours
-_FORMATS = {
-    OURS: "penstock",
-    OURS_TCP: "penstock",
-    CONNECTOR: "kafka",
-    CONNECTOR_KAFKA: "kafka",
-    CEILING: "ceiling",
-}
+_FORMATS = {OURS: "penstock", CONNECTOR: "kafka", CONNECTOR_KAFKA: "kafka", CEILING: "ceiling"}
 _TRIGGERS = 4
 PARTITIONS = 4
 _RECORD_OVERHEAD_BYTES = 20  # with a key

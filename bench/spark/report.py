@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bench.figures import Samples, bullets, how, median, number, spread_table
-from bench.spark.cases import CEILING, CONNECTOR, CONNECTOR_KAFKA, OURS, OURS_TCP, Runner
+from bench.spark.cases import CEILING, CONNECTOR, CONNECTOR_KAFKA, OURS, Runner
 
 _READS = (CONNECTOR, CONNECTOR_KAFKA)
 # case: (title, bar, what it is against: the faster of these)
@@ -27,14 +27,6 @@ no Python workers and is not concerned.
 The bar of a read is on the ratio to the faster of the connector's two rates; that of the sink, on the ratio
 to the connector that writes to the same broker: Penstock syncs to disk before it acknowledges, Kafka does
 not unless it is told to."""
-
-_BY_TCP = """\
-The same source by Spark's default, which is TCP between the JVM and its Python workers; in a session of its
-own, after the other.
-
-| rows/s | by Unix sockets | by TCP | to the connector, by TCP |
-|---|--:|--:|--:|
-{lines}"""
 
 _CEILING = """\
 What bounds a source in Python: one that has neither broker nor network, and only sends the same Arrow
@@ -73,7 +65,6 @@ def section(results: SparkResults) -> str:
             _INTRODUCTION.format(date=results.date, minutes=results.minutes, rounds=results.rounds),
             bullets(results.facts),
             _table(results),
-            _by_tcp(results),
             _ceilings(results),
             how({case: getattr(Runner, case) for case in CASES}),
             spread_table(results.samples, "source"),
@@ -104,19 +95,6 @@ def _table(results: SparkResults) -> str:
     lines.append("|---|--:|--:|--:|--:|--:|---|")
     lines += [f"| {' | '.join(row)} |" for row in rows(results)]
     return "\n".join(lines)
-
-
-def _by_tcp(results: SparkResults) -> str:
-    lines = []
-    for case, (title, _, against) in CASES.items():
-        for size, words in SIZES.items():
-            key = f"{case}_{size}"
-            ours, by_tcp = results.median(key, OURS), results.median(key, OURS_TCP)
-            theirs = results.fastest(key, against)
-            if ours and by_tcp and theirs:
-                cells = (number(ours), number(by_tcp), f"{by_tcp / theirs:.2f}×")
-                lines.append(f"| {title}, {words} | {' | '.join(cells)} |")
-    return _BY_TCP.format(lines="\n".join(lines))
 
 
 def _ceilings(results: SparkResults) -> str:
