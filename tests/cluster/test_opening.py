@@ -1,4 +1,4 @@
-"""A log may have to be scanned, so it is opened in a thread: meanwhile its broker and topics go on."""
+"""A log that a power cut may have hurt is scanned, in a thread: meanwhile its broker and topics go on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.state import TopicState, encode_topic, partition_key, topic_key
+from penstock.cluster.state import (
+    TopicState,
+    encode_topic,
+    partition_cluster_id,
+    partition_key,
+    topic_key,
+)
 from penstock.log import PartitionLog
+from penstock.log.ownership import note_replica
 from penstock.model import TopicPartition
 from tests.cluster.wired import TIMEOUT_S, TOPIC, Member, Stage, led_by, until
 
@@ -47,13 +54,20 @@ async def leader(stage: Stage) -> Member:
 async def scan(
     stage: Stage, leader: Member, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Scan]:
-    """Of the log of a topic that was just made."""
+    """Of a log that is found on a disk of which nothing is known."""
+    assert leader.logs.storage_id
+    directory_of(leader).mkdir(parents=True)
+    note_replica(str(directory_of(leader)), partition_cluster_id(stage.topic_id, 0))
     scan = Scan()
     monkeypatch.setattr("penstock.log.store.PartitionLog", scan)
     write_topic(stage, leader)
     await until(scan.has_begun.is_set, "it is being opened")
     yield scan
     scan.may_end.set()
+
+
+def directory_of(leader: Member) -> Path:
+    return Path(leader.logs.data_dir) / TOPIC / "0"
 
 
 def write_topic(stage: Stage, leader: Member) -> None:
@@ -74,9 +88,9 @@ async def test_a_partition_that_goes_meanwhile_leaves_nothing(
     stage: Stage, leader: Member, scan: Scan
 ) -> None:
     stage.write(partition_key(ORDERS), None)
+    assert directory_of(leader).exists()
     scan.may_end.set()
-    directory = Path(leader.logs.data_dir) / TOPIC / "0"
-    await until(lambda: not directory.exists(), "it is gone")
+    await until(lambda: not directory_of(leader).exists(), "it is gone")
     assert leader.replicas.get(ORDERS) is None
     assert ORDERS not in leader.replicas.opened
 

@@ -171,7 +171,10 @@ class LogStore:
     async def load(
         self, partition: TopicPartition, config: TopicConfig, cluster_id: str
     ) -> PartitionLog:
-        """The same in a thread. The log is not looked after before it is admitted."""
+        """The same; in a thread if that may take long. It is not looked after before it is admitted."""
+        if not (self.is_storage_new and os.path.isdir(self._directory(partition))):
+            return self._load(partition, config, cluster_id)
+        # After a power cut all that came behind the last sync is scanned.
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._syncing, self._load, partition, config, cluster_id)
 
