@@ -74,7 +74,7 @@ def test_a_broker_that_dies_half_way() -> None:
     with broker_process() as running:
         command = Penstock(running.bootstrap)
         topic = running.create_topic()
-        options = ["-X", "message.timeout.ms=1000"]
+        options = ["-X", "message.timeout.ms=5000"]  # enough for the first one on a busy machine
         producing = command.start("produce", topic, *options)
         following = command.start("consume", topic, "--follow")
         assert producing.stdin is not None
