@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import AsyncIterator, Hashable
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,7 @@ from penstock.cluster.state import BrokerRegistration, PartitionState
 from penstock.errors import ErrorCode
 from penstock.model import TopicPartition
 from penstock.testing.simulation.disk import Record, SimulatedLog
+from tests.cluster.wired import Stage
 
 ORDERS = TopicPartition("orders", 0)
 _values = count()
@@ -215,3 +217,11 @@ def cluster() -> Cluster:
     made = Cluster()
     made.elect(1)
     return made
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    """For brokers with sockets and logs."""
+    stage = Stage(tmp_path)
+    yield stage
+    await stage.stop()

@@ -32,6 +32,14 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     await stage.stop()
 
 
+async def added(stage: Stage) -> Member:
+    """A broker that says what its disk holds, as those of a cluster do."""
+    member = await stage.add(1)
+    member.term.storage_id = member.logs.storage_id
+    member.logs.claim_for("c", member.id)
+    return member
+
+
 class Refusal:
     """A method of one log that fails while `is_on`, as it does on a disk that refuses."""
 
@@ -183,9 +191,7 @@ async def test_the_only_replica_begins_anew_on_a_new_disk(stage: Stage, is_elect
     await leader.stop()
     shutil.rmtree(leader.logs.data_dir)
 
-    leader = await stage.add(1)
-    leader.term.storage_id = leader.logs.storage_id
-    leader.logs.claim_for("c", leader.id)
+    leader = await added(stage)
     if is_elected:  # before it has opened what it has
         stage.elect(leader)
     await until(lambda: ORDERS in leader.replicas.opened, "it has said what came of it")
@@ -197,18 +203,14 @@ async def test_a_new_log_that_went_with_the_power_begins_anew(
     stage: Stage, is_elected: bool
 ) -> None:
     """It was not on disk yet, so nothing in it was committed while its broker was alone in sync."""
-    leader = await stage.add(1)
-    leader.term.storage_id = leader.logs.storage_id
-    leader.logs.claim_for("c", leader.id)
+    leader = await added(stage)
     await stage.create(leader)
     directory = leader.log().directory
     await leader.stop()
     shutil.rmtree(directory)
     forget_storage_id(leader.logs.own_directory)
 
-    leader = await stage.add(1)
-    leader.term.storage_id = leader.logs.storage_id
-    leader.logs.claim_for("c", leader.id)
+    leader = await added(stage)
     if is_elected:  # before it has opened what it has
         stage.elect(leader)
     await until(lambda: ORDERS in leader.replicas.opened, "it has said what came of it")

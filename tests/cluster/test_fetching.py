@@ -18,13 +18,6 @@ LONG_MS = 60_000  # a poll that nobody waits for in a test
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(tmp_path)
-    yield stage
-    await stage.stop()
-
-
-@pytest.fixture
 async def patient(tmp_path: Path) -> AsyncIterator[Stage]:
     """Leaders hold fetches for a minute: what does not wait for that was told at once."""
     stage = Stage(tmp_path, replica_fetch_wait_ms_max=LONG_MS)

@@ -39,13 +39,6 @@ class Scan:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(tmp_path)
-    yield stage
-    await stage.stop()
-
-
-@pytest.fixture
 async def leader(stage: Stage) -> Member:
     return await stage.add(1)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +18,6 @@ from tests.cluster.wired import TOPIC, Member, Stage, led_by, until
 from tests.kafka.batches import make_batch
 
 ORDERS = TopicPartition(TOPIC, 0)
-
-
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(tmp_path)
-    yield stage
-    await stage.stop()
 
 
 def partition_of(member: Member, topic_id: uuid.UUID) -> ReplicatedPartition:

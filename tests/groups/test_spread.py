@@ -210,6 +210,20 @@ class TestAStaleCoordinator:
         assert stale.groups.coordinator_of(name) == 2
 
 
+async def handing_over(
+    brokers: Brokers,
+) -> tuple[Node, str, asyncio.Task[ErrorCode], asyncio.Task[None]]:
+    """A group goes from broker 1 to broker 2, which starts, while a commit of it can not be written."""
+    await brokers.start(1)
+    node, name = brokers.nodes[1], owned_by(2, 1, 2)
+    node.link.sends.clear()
+    committing = asyncio.create_task(brokers.commit(5, name))
+    await asyncio.sleep(0)
+    starting = asyncio.create_task(brokers.start(2))
+    await until(lambda: not node.serves(name))
+    return node, name, committing, starting
+
+
 class TestAHandOver:
     async def test_at_a_join_loses_nothing(self, brokers: Brokers) -> None:
         await brokers.start(1)
@@ -268,13 +282,7 @@ class TestAHandOver:
             assert brokers.offset(name) == offset
 
     async def test_waits_for_what_is_being_written(self, brokers: Brokers) -> None:
-        await brokers.start(1)
-        node, name = brokers.nodes[1], owned_by(2, 1, 2)
-        node.link.sends.clear()
-        committing = asyncio.create_task(brokers.commit(5, name))
-        await asyncio.sleep(0)
-        starting = asyncio.create_task(brokers.start(2))
-        await until(lambda: not node.serves(name))
+        node, name, committing, starting = await handing_over(brokers)
         assert not committing.done()
         assert await claim_revision(brokers, name), "the claim stands until it is written"
         node.link.sends.set()
@@ -285,13 +293,7 @@ class TestAHandOver:
     async def test_that_outlives_its_lease_leaves_the_next_one_alone(
         self, brokers: Brokers
     ) -> None:
-        await brokers.start(1)
-        node, name = brokers.nodes[1], owned_by(2, 1, 2)
-        node.link.sends.clear()
-        committing = asyncio.create_task(brokers.commit(5, name))
-        await asyncio.sleep(0)
-        starting = asyncio.create_task(brokers.start(2))
-        await until(lambda: not node.serves(name))
+        node, name, committing, starting = await handing_over(brokers)
         await node.end_lease()
         await until(lambda: 2 in brokers.nodes and brokers.nodes[2].serves(name))
         await until(lambda: node.groups.coordinator_of(name) == 2)

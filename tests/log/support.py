@@ -11,6 +11,7 @@ from typing import Any
 from penstock.clock import ManualClock
 from penstock.log import Appended, ColdRead, PartitionLog
 from penstock.log.checkpoint import FILE_NAME, Checkpoint
+from penstock.log.ownership import OWN_DIRECTORY, STORAGE_FILE
 from penstock.records.batch import assign, read_header
 from penstock.records.decode import Record, encode_batch, records_of
 from penstock.settings import TopicConfig
@@ -176,9 +177,14 @@ def offsets(log: PartitionLog) -> list[int]:
 
 def power_cut(data_dir: Path) -> None:
     """The machine went down before a clean stop was noted, and is up again."""
-    path = data_dir / "@penstock" / "storage"
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps(values | {"boot": "the boot before", "is_clean": False}))
+    another_boot(data_dir / OWN_DIRECTORY, is_clean=False)
+
+
+def another_boot(own_directory: Path, **values: bool) -> None:
+    """What was written down of the storage was so by another boot; with these values, if not its own."""
+    path = own_directory / STORAGE_FILE
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps(written | {"boot": "the boot before"} | values))
 
 
 def damage(path: Path, position: int, bits: int = 0x01) -> None:

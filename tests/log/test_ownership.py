@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,10 +13,10 @@ from penstock.broker import Broker
 from penstock.errors import ApiError, ConfigError, ErrorCode
 from penstock.log import LogStore, PartitionLog
 from penstock.log.inspect import find_logs, repair, verify
-from penstock.log.ownership import StorageId
+from penstock.log.ownership import OWN_DIRECTORY, StorageId
 from penstock.model import BrokerInfo, TopicPartition
 from penstock.settings import BrokerConfig, TopicConfig
-from tests.log.support import batch, damage, offsets
+from tests.log.support import another_boot, batch, damage, offsets
 
 P0 = TopicPartition("orders", 0)
 P1 = TopicPartition("orders", 1)
@@ -38,13 +37,6 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[[], LogStore]]:
             await store.close()
 
 
-def another_boot(root: Path) -> None:
-    """The machine went down: what was written before was so by another boot."""
-    path = root / "@penstock" / "storage"
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps(values | {"boot": "the boot before"}))
-
-
 class TestStorageId:
     def test_it_is_kept_when_the_process_dies(self, tmp_path: Path) -> None:
         first = StorageId(str(tmp_path)).value
@@ -53,12 +45,12 @@ class TestStorageId:
     def test_it_is_kept_when_the_machine_stops_cleanly(self, tmp_path: Path) -> None:
         storage = StorageId(str(tmp_path / "."))
         storage.stopped_cleanly()
-        self._boot(tmp_path)
+        another_boot(tmp_path)
         assert StorageId(str(tmp_path)).value == storage.value
 
     def test_it_changes_when_the_machine_goes_down_without(self, tmp_path: Path) -> None:
         first = StorageId(str(tmp_path)).value
-        self._boot(tmp_path)
+        another_boot(tmp_path)
         second = StorageId(str(tmp_path)).value
         assert second != first
         assert StorageId(str(tmp_path)).value == second
@@ -66,7 +58,7 @@ class TestStorageId:
     def test_a_clean_stop_counts_only_once(self, tmp_path: Path) -> None:
         StorageId(str(tmp_path)).stopped_cleanly()
         second = StorageId(str(tmp_path)).value
-        self._boot(tmp_path)
+        another_boot(tmp_path)
         assert StorageId(str(tmp_path)).value != second
 
     def test_it_changes_when_a_disk_has_failed(self, tmp_path: Path) -> None:
@@ -83,19 +75,13 @@ class TestStorageId:
         assert second
         assert second != first
 
-    @staticmethod
-    def _boot(directory: Path) -> None:
-        path = directory / "storage"
-        values = json.loads(path.read_text())
-        path.write_text(json.dumps(values | {"boot": "the boot before"}))
-
     async def test_a_stores_close_is_a_clean_stop(
         self, start: Callable[[], LogStore], tmp_path: Path
     ) -> None:
         store = start()
         first = store.storage_id
         await store.close()
-        another_boot(tmp_path)
+        another_boot(tmp_path / OWN_DIRECTORY)
         assert start().storage_id == first
 
     async def test_a_log_that_is_out_of_service_and_not_synced_makes_it_no_clean_stop(
@@ -107,7 +93,7 @@ class TestStorageId:
         log.append(batch())
         log.fail("damage was found")
         await store.close()
-        another_boot(tmp_path)
+        another_boot(tmp_path / OWN_DIRECTORY)
         assert start().storage_id != first
 
     async def test_nor_does_one_that_was_not_opened_since_another_process_wrote_it(
@@ -121,7 +107,7 @@ class TestStorageId:
         second = start()
         assert second.storage_id == storage_id
         await second.close()
-        another_boot(tmp_path)
+        another_boot(tmp_path / OWN_DIRECTORY)
         assert start().storage_id != storage_id
 
     async def test_a_failed_sync_changes_it(
