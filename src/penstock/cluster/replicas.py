@@ -286,24 +286,22 @@ class Replicas:
             logger.error("a replica is missing partition=%s", partition)
             self._came_of_opening(partition, _MISSING)
             return
-        failure, log = None, None
+        log: PartitionLog | StorageError
         try:
-            log = await self._logs.load(partition, self._topic_config(topic), state.cluster_id)
+            log = await self._logs.load(partition, self._topic_config(topic), cluster_id)
         except StorageError as error:
-            failure = error
+            log = error
         # A scan takes its time, so all of it may be different by now.
         wanted = self._wanted(partition)
         if wanted is None or wanted[0].cluster_id != cluster_id:
             self._let_go(partition, log)
             return
-        state, topic = wanted
         self._tried[partition] = cluster_id
-        if log is None:
-            assert failure is not None
-            logger.error("a replica can not be opened partition=%s error=%s", partition, failure)
-            self._came_of_opening(partition, failure.message)
+        if isinstance(log, StorageError):
+            logger.error("a replica can not be opened partition=%s error=%s", partition, log)
+            self._came_of_opening(partition, log.message)
             return
-        self._host(partition, log, state, topic)
+        self._host(partition, log, *wanted)
 
     def _wanted(self, partition: TopicPartition) -> tuple[PartitionState, TopicState] | None:
         """What is known of a replica that this broker should hold."""
@@ -315,9 +313,9 @@ class Replicas:
             return None  # the watch of topics is behind: `topic_changed` comes back to it
         return stored.value, topic.value
 
-    def _let_go(self, partition: TopicPartition, log: PartitionLog | None) -> None:
+    def _let_go(self, partition: TopicPartition, log: PartitionLog | StorageError) -> None:
         """Of a log that is not wanted any more. Of a topic made anew, opening it makes way."""
-        if log is not None:
+        if isinstance(log, PartitionLog):
             log.abandon()
         stored = self._view.partitions.get(partition)
         if stored is None or self._term.id not in stored.value.replicas:
