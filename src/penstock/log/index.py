@@ -192,9 +192,14 @@ class SparseIndex:
     def _count_in(self, block: bytes, value: int, column: int) -> int:
         size = self._entry.size
         unpack = self._entry.unpack_from
-        return bisect_right(
-            range(len(block) // size), value, key=lambda i: int(unpack(block, i * size)[column])
-        )
+        low, high = 0, len(block) // size
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(block, middle * size)[column] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def _is_within(self, block: _Block, value: int, column: int) -> bool:
         """Whether the last entry up to `value` is in `block`, or that there is none can be told from it."""
