@@ -107,6 +107,37 @@ def test_a_request_is_read_as_kio_wrote_it(version: int) -> None:
     )
 
 
+SETTINGS = {"max_wait": 32, "min_bytes": 32, "max_bytes": 32, "isolation_level": 8,
+            "session_id": 32, "session_epoch": 32}  # fmt: skip
+PLACE = {"partition": 32, "current_leader_epoch": 32, "fetch_offset": 64,
+         "last_fetched_epoch": 32, "log_start_offset": 64, "partition_max_bytes": 32}  # fmt: skip
+
+
+def numbers(bits: dict[str, int]) -> Any:
+    return st.fixed_dictionaries({name: integers(size) for name, size in bits.items()})
+
+
+@pytest.mark.parametrize("version", [version for version in VERSIONS if version >= 13])
+@pytest.mark.parametrize("besides", ["nothing", "a rack", "a topic to forget"])
+def test_a_request_for_one_partition_is_read_as_kio_wrote_it(version: int, besides: str) -> None:
+    """Most are as plain as that, and are read at once; but not what has more to say."""
+    request_type = kio.index.load_request_schema(FETCH, version)
+
+    @checked
+    @given(numbers(SETTINGS), numbers(PLACE), st.uuids())
+    def check(settings: Any, place: Any, topic: uuid.UUID) -> None:
+        more: dict[str, Any] = {}
+        if besides == "a rack":
+            more["rack_id"] = "r"
+        elif besides == "a topic to forget":
+            more["forgotten_topics_data"] = [{"topic_id": topic, "partitions": []}]
+        topics = [{"topic_id": topic, "partitions": [place]}]
+        entity = build(request_type, {**settings, **more, "topics": topics})
+        must_equal(ours_plain(read(version, encode(entity))), plain(version, entity))
+
+    check()
+
+
 def a_request(version: int) -> Any:
     topic: Any = NO_ID if version >= 13 else "topic"
     return fetch(version, {topic: {0: 1, 1: 2}}, forget={topic: [3, 4]}, session=(1, 1))
@@ -168,10 +199,12 @@ found_partitions = st.builds(
 @every_version
 def test_kio_reads_a_response_as_we_wrote_it(version: int, tmp_path: Path) -> None:
     names = st.uuids() if version >= 13 else TEXTS
-    topics = st.lists(
+    many = st.lists(
         st.tuples(names, st.lists(st.tuples(found_partitions, st.booleans()), max_size=3)),
         max_size=3,
     )
+    one = st.tuples(names, st.tuples(found_partitions, st.just(True)).map(lambda item: [item]))
+    topics = many | one.map(lambda topic: [topic])
 
     @checked
     @given(topics, ERRORS, integers(32), st.booleans())

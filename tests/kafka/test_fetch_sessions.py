@@ -232,10 +232,13 @@ def test_a_full_fetch_that_names_a_session_ends_it_and_begins_another(
     assert second.ask() == {}
 
 
-def test_the_final_epoch_ends_a_session(wire: Wire, topic: str) -> None:
+@pytest.mark.parametrize("reads", [False, True])
+def test_the_final_epoch_ends_a_session(wire: Wire, topic: str, reads: bool) -> None:
+    wire.ask(produce(9, topic, {0: make_batch(b"x")}))
     session = Session(wire)
     session.ask({topic: {0: 0}})
-    answer = wire.ask(fetch(BY_NAME, {}, session=(session.id, -1)))
+    last: dict[Topic, dict[int, int]] = {topic: {0: 0}} if reads else {}
+    answer = wire.ask(fetch(BY_NAME, last, session=(session.id, -1)))
     assert (answer.error_code, answer.session_id) == (ErrorCode.none, 0)
     assert error_of(wire, session.request()) is ErrorCode.fetch_session_id_not_found
 

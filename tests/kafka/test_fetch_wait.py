@@ -87,6 +87,17 @@ def test_a_fetch_waits_until_min_bytes_have_come(wire: Wire, other: Wire, topic:
     assert len(values(wire.receive())[0]) == 3
 
 
+def test_a_fetch_that_finds_too_little_waits_for_the_rest(
+    wire: Wire, other: Wire, topic: str
+) -> None:
+    batch = make_batch(b"x" * 100)
+    other.ask(produce(9, topic, {0: batch}))
+    wire.send(fetch(12, {topic: {0: 0}}, max_wait_ms=LONG_MS, min_bytes=2 * len(batch)))
+    assert wire.is_silent(0.05)
+    other.ask(produce(9, topic, {0: batch}))
+    assert len(values(wire.receive())[0]) == 2
+
+
 def test_bytes_of_all_partitions_count_towards_min_bytes(
     shared: ThreadBroker, wire: Wire, other: Wire
 ) -> None:
@@ -282,8 +293,17 @@ def test_readers_of_committed_records_hear_of_no_aborted_transactions(
 
 
 def test_a_reader_whose_view_of_the_leader_is_another_is_told(wire: Wire, topic: str) -> None:
+    wire.ask(produce(9, topic, {0: make_batch(b"x")}))
     newer = only_partition(wire.ask(fetch(12, {topic: {0: 0}}, leader_epoch=5)))
     assert newer.error_code is ErrorCode.unknown_leader_epoch
+
+
+def test_a_reader_is_told_where_the_log_begins(wire: Wire, topic: str) -> None:
+    for _ in range(3):
+        wire.ask(produce(9, topic, {0: make_batch(b"x")}))
+    deleted = [{"name": topic, "partitions": [{"partition_index": 0, "offset": 2}]}]
+    wire.ask(request("delete_records", 2, topics=deleted, timeout=5000))
+    assert only_partition(wire.ask(fetch(12, {topic: {0: 2}}))).log_start_offset == 2
 
 
 def test_a_reader_that_read_from_an_epoch_unknown_here_begins_anew(wire: Wire, topic: str) -> None:

@@ -102,6 +102,19 @@ async def test_followers_read_what_is_not_committed_and_consumers_do_not(leader:
     assert [value for _, value in records_in(consumed.records)] == [b"a", b"b"]
 
 
+async def test_a_follower_reads_beyond_the_high_watermark_also_without_a_session(
+    leader: Member,
+) -> None:
+    topic = leader.stage.topic_id
+    await in_sync(leader)
+    leader.append(b"a")
+    await asked(leader, replica_fetch(topic, {0: 1}, last_epoch=1))
+    leader.append(b"b")
+    assert leader.log().high_watermark == 1
+    followed = only_partition(await asked(leader, replica_fetch(topic, {0: 0}, session=(0, -1))))
+    assert [value for _, value in records_in(followed.records)] == [b"a", b"b"]
+
+
 async def in_sync(leader: Member) -> None:
     """Broker 2 has all there is, and is in the ISR."""
     await asked(leader, replica_fetch(leader.stage.topic_id, {0: 0}, session=(0, -1)))

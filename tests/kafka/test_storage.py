@@ -208,6 +208,16 @@ def test_damage_met_while_reading_is_a_storage_error_and_not_handed_out(
     assert "Traceback" not in process.log_text
 
 
+def test_a_segment_that_lost_its_end_is_a_storage_error(process: ProcessBroker) -> None:
+    """Somebody cut the file under the broker, which knows how long it was."""
+    topic = process.create_topic()
+    with Wire(process.bootstrap) as wire:
+        send(wire, topic, b"x" * 3000)
+        os.truncate(segment(process, topic), 1000)
+        found = only_partition(wire.ask(fetch(12, {topic: {0: 0}})))
+        assert (found.error_code, found.records) == (STORAGE_ERROR, b"")
+
+
 def test_a_partition_out_of_service_holds_on_to_no_memory(process: ProcessBroker) -> None:
     """Thousands of refused requests leave nothing behind: no tracebacks, no buffers."""
     import psutil

@@ -59,7 +59,7 @@ class Catalog(ABC):
         self.producer_ids = ProducerIds(store)
         self._config = config
         self._topics: dict[str, Topic] = {}
-        self._by_id: dict[uuid.UUID, Topic] = {}
+        self._by_id: dict[int, Topic] = {}  # by the number that the id is, which has a quick hash
         # Collision key -> the topics that have it: one, or more if a cluster made them at once.
         self._names: dict[str, set[str]] = {}
         self._work = Work()
@@ -73,7 +73,7 @@ class Catalog(ABC):
         return self._topics.get(name)
 
     def get_by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        return self._by_id.get(topic_id)
+        return self._by_id.get(topic_id.int)
 
     def all(self) -> list[Topic]:
         """Every topic, in no order; the list is the caller's."""
@@ -263,7 +263,7 @@ class Catalog(ABC):
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
-        self._by_id[topic.id] = topic
+        self._by_id[topic.id.int] = topic
         self._names.setdefault(rules.collision_key(topic.name), set()).add(topic.name)
 
     def _remove(self, topic: Topic) -> bool:
@@ -271,7 +271,7 @@ class Catalog(ABC):
         if self._topics.get(topic.name) is not topic:
             return False
         del self._topics[topic.name]
-        del self._by_id[topic.id]
+        del self._by_id[topic.id.int]
         alike = self._names[rules.collision_key(topic.name)]
         alike.discard(topic.name)
         if not alike:

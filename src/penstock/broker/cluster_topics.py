@@ -119,7 +119,7 @@ class ClusterTopics(Catalog):
         except StorageError as error:
             await self._take_back(state)
             raise StorageError(f"topic '{state.name}' was not created: {error.message}") from error
-        made = self._by_id.get(state.id)
+        made = self.get_by_id(state.id)
         if made is None:
             raise unknown(state.name)
         return made

@@ -20,6 +20,7 @@ from penstock.kafka.primitives import (
     read_string,
     read_topic,
     skip_tags,
+    topic_of_id,
     write_topic,
 )
 from penstock.log import FileSlice
@@ -37,10 +38,16 @@ _PARTITION_9: Final = struct.Struct(">iiqqi")
 _PARTITION_12: Final = struct.Struct(">iiqiqi")
 _UNTAGGED_12: Final = struct.Struct(">iiqiqix")  # the number of its tagged fields is a zero
 
+# A whole request, from version 15 on, that is for one partition and has neither rack nor tagged fields.
+_LONE_15: Final = struct.Struct(">iiibiiB16sBiiqiqiBBBBB")
+_LONE_COUNTS: Final = (2, 2, 0, 0, 1, 1, 0)  # lengths are one more than what follows
+
 _DATA_4: Final = struct.Struct(">ihqq")
 _DATA_5: Final = struct.Struct(">ihqqq")
 _DIVERGING: Final = struct.Struct(">iq")
 _NO_REPLICA: Final = INT32.pack(-1)  # none is preferred over this one
+_LONE_DATA_13: Final = struct.Struct(">ihiB16sBihqqqBi")  # an answer up to its only records' length
+_THREE_TAGLESS: Final = bytes(3)  # of the partition, of the topic, of the answer
 
 Part = bytes | FileSlice
 
@@ -81,6 +88,10 @@ class PartitionData(NamedTuple):
 
 
 def decode_request(version: int, data: memoryview, position: int) -> FetchRequest:
+    if version >= 15 and len(data) - position == _LONE_15.size:
+        lone = _read_lone(data, position)
+        if lone is not None:
+            return lone
     flexible, by_id = version >= 12, version >= 13
     replica_id = -1
     if version <= 14:
@@ -117,6 +128,24 @@ def decode_request(version: int, data: memoryview, position: int) -> FetchReques
     return FetchRequest(
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation,
         session_id, session_epoch, topics, forgotten, rack_id, replica_epoch,
+    )  # fmt: skip
+
+
+def _read_lone(data: memoryview, position: int) -> FetchRequest | None:
+    """A request for one partition, read at once; None if it is no such request.
+
+    One reader of one partition asks a thousand times a second, and waits for each answer.
+    """
+    (
+        max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, topic_id,
+        partitions, index, epoch, offset, last_epoch, log_start, bytes_max, *counts,
+    ) = _LONE_15.unpack_from(data, position)  # fmt: skip
+    if (topics, partitions, *counts) != _LONE_COUNTS:
+        return None
+    partition = FetchPartition(index, epoch, offset, last_epoch, log_start, bytes_max)
+    return FetchRequest(
+        -1, max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch,
+        [(topic_of_id(topic_id), [partition])], [], "",
     )  # fmt: skip
 
 
@@ -205,6 +234,10 @@ def encode_response(
     As in Kafka, who reads committed records is told that no transaction was aborted; others are told
     nothing of transactions.
     """
+    if version >= 13 and len(topics) == 1 and len(topics[0][1]) == 1:
+        lone = _encode_lone(error_code, session_id, *topics[0], is_committed=is_committed)
+        if lone is not None:
+            return lone
     flexible = version >= 12
     aborted = write_count(0 if is_committed else -1, flexible)
     nothing = _data_rest(version, 0, aborted) + (b"\x00" if flexible else b"")
@@ -236,6 +269,26 @@ def encode_response(
     if memory:
         parts.append(b"".join(memory))
     return parts
+
+
+def _encode_lone(
+    error_code: int,
+    session_id: int,
+    topic: Topic,
+    partitions: Sequence[PartitionData],
+    *,
+    is_committed: bool,
+) -> list[Part] | None:
+    """An answer of one partition with many records, from version 13 on; None if it is no such answer."""
+    index, error, high_watermark, last_stable, log_start, records, diverging = partitions[0]
+    if not isinstance(records, FileSlice) or diverging is not None:
+        return None
+    assert not isinstance(topic, str)
+    head = _LONE_DATA_13.pack(
+        0, error_code, session_id, 2, topic.bytes, 2, index, error, high_watermark, last_stable,
+        log_start, 1 if is_committed else 0, -1,
+    )  # fmt: skip
+    return [head + write_uvarint(records.size + 1), records, _THREE_TAGLESS]
 
 
 def _data_head(version: int, data: PartitionData) -> bytes:

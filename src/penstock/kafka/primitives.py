@@ -37,6 +37,8 @@ Topic = str | uuid.UUID  # a topic as a request names it: from some version on, 
 
 def skip_tags(data: memoryview, position: int) -> int:
     """The position behind a section of tagged fields, none of which we read."""
+    if data[position] == 0:  # as almost always
+        return position + 1
     count, position = read_uvarint(data, position)
     check_tag_count(count)
     return skip_tagged(data, position, count)
@@ -54,6 +56,8 @@ def check_element_count(count: int) -> None:
 
 def read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
     """An array's length, null counting as empty."""
+    if flexible and 0 < data[position] < 0x80:  # one byte, as almost always
+        return data[position] - 1, position + 1
     count, position = read_length(data, position, flexible, INT32)
     check_element_count(count)
     return max(count, 0), position
@@ -74,7 +78,7 @@ def read_string(data: memoryview, position: int, flexible: bool) -> tuple[str, i
 
 
 @functools.lru_cache(maxsize=16_384)
-def _uuid(data: bytes) -> uuid.UUID:
+def topic_of_id(data: bytes) -> uuid.UUID:
     return uuid.UUID(bytes=data)
 
 
@@ -84,7 +88,7 @@ def read_topic(data: memoryview, position: int, flexible: bool, by_id: bool) -> 
     end = position + UUID_BYTES
     if end > len(data):
         raise IndexError("a topic id ends too early")
-    return _uuid(bytes(data[position:end])), end
+    return topic_of_id(bytes(data[position:end])), end
 
 
 def write_topic(topic: Topic, flexible: bool) -> bytes:

@@ -27,6 +27,8 @@ _ACKS_TIMEOUT: Final = struct.Struct(">hi")
 _RESULT: Final = struct.Struct(">ihqq")
 _RESULT_5: Final = struct.Struct(">ihqqq")
 _NO_THROTTLE: Final = INT32.pack(0)
+_ALL_WELL_8: Final = INT32.pack(0) + write_string(None, flexible=False)  # no bad record, no message
+_ALL_WELL_9: Final = b"\x01\x00"
 
 
 class PartitionRecords(NamedTuple):
@@ -111,7 +113,9 @@ def encode_response(
                 parts.append(_RESULT_5.pack(*result[:5]))
             else:
                 parts.append(_RESULT.pack(*result[:4]))
-            if version >= 8:
+            if version >= 8 and result.message is None:
+                parts.append(_ALL_WELL_9 if flexible else _ALL_WELL_8)
+            elif version >= 8:
                 parts.append(write_count(0, flexible))
                 parts.append(write_string(result.message, flexible))
             if flexible:
