@@ -359,7 +359,8 @@ class Connection:
                 self._unsent.append(memoryview(data)[sent:])
                 self._unsent_bytes += size - sent
                 self._start_writing()
-            self._close_when_done()
+            if self._is_closing:
+                self._close_when_done()
             return
         self._unsent += parts
         self._unsent_bytes += size
@@ -388,8 +389,10 @@ class Connection:
         if self._is_writing:
             self._is_writing = False
             self._loop.remove_writer(self._fd)
-        self._close_when_done()
-        self._unblock()
+        if self._is_closing:
+            self._close_when_done()
+        if self._is_held_up:
+            self._unblock()
 
     def _send_file(self, part: FileSlice) -> int:
         count = min(part.size, _SENDFILE_BYTES)
@@ -437,7 +440,8 @@ class Connection:
         self._close_when_done()
 
     def _close_when_done(self) -> None:
-        if self._is_closing and not self._slots and not self._unsent:
+        """For who is closing."""
+        if not self._slots and not self._unsent:
             self.close()
 
     def _give_up(self, reason: str) -> None:

@@ -65,7 +65,10 @@ def read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, in
 
 def read_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
     """A string's length; -1 is null."""
-    size, position = read_length(data, position, flexible, INT16)
+    if flexible and data[position] < 0x80:  # one byte, as almost always
+        size, position = data[position] - 1, position + 1
+    else:
+        size, position = read_length(data, position, flexible, INT16)
     if not -1 <= size <= STRING_BYTES_MAX or position + size > len(data):
         raise ValueError("a length is out of range")
     return size, position
