@@ -13,7 +13,6 @@ import time
 from ctypes import c_int, c_void_p
 from dataclasses import asdict, dataclass
 
-from bench import openloop
 from bench.librdkafka import (
     CONSUMER,
     EVENT_DELIVERY,
@@ -149,6 +148,9 @@ def main() -> None:
             command.add_argument("--rate", type=int, required=True)
     arguments = parser.parse_args()
     if arguments.command == "latency":
+        # Not above: NumPy comes with threads of its own, which spin for a while beside the load.
+        from bench import openloop
+
         print(json.dumps(asdict(openloop.run(arguments))))
     else:
         run = {"produce": produce, "consume": consume}[arguments.command]
