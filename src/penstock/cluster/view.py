@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from penstock.cluster.state import (
     BROKERS,
@@ -30,6 +30,8 @@ from penstock.model import TopicPartition
 __all__ = ["BrokerChanged", "Change", "ClusterView", "PartitionChanged", "Stored", "TopicChanged"]
 
 T = TypeVar("T")
+
+_DELETED_KEYS_MAX: Final = 100_000  # far more than a watch can be behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class ClusterView:
         self.log_ends: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
         self.high_watermarks: dict[TopicPartition, int] = {}  # the highest that leaders reported
         self.unreadable: set[str] = set()  # keys whose last value can not be understood
-        self._revisions: dict[str, int] = {}  # of each key, deleted ones too
+        self._revisions: dict[str, int] = {}  # of each key, the last deleted ones too
+        self._deleted: dict[str, None] = {}  # those, the oldest first
 
     def apply(self, key: str, value: bytes | None, revision: int) -> Change | None:
         """Take over one key as it is at `revision`; None if nothing changed for us.
@@ -90,12 +93,22 @@ class ClusterView:
             return None
         self._revisions[key] = revision
         entry = None
-        if value is not None:
+        self._deleted.pop(key, None)
+        if value is None:
+            self._remember_deleted(key)
+        else:
             entry = Entry(key=key, value=value, create_revision=revision, mod_revision=revision)
         self.unreadable.add(key)
         change = self._take_over(key, entry)
         self.unreadable.discard(key)
         return change
+
+    def _remember_deleted(self, key: str) -> None:
+        """News from before the deletion may still come, but not for ever."""
+        self._deleted[key] = None
+        if len(self._deleted) > _DELETED_KEYS_MAX:
+            oldest = next(iter(self._deleted))
+            del self._deleted[oldest], self._revisions[oldest]
 
     def _take_over(self, key: str, entry: Entry | None) -> Change | None:
         if key.startswith(PARTITIONS):
@@ -150,6 +163,8 @@ class ClusterView:
         old = self.partitions.pop(partition, None)
         if entry is None:
             self.high_watermarks.pop(partition, None)
+            for ends in self.log_ends.values():
+                ends.pop(partition, None)
         self.moving.pop(partition, None)
         if old is not None:
             for broker in old.value.replicas:
