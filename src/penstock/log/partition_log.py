@@ -124,9 +124,10 @@ class PartitionLog(CuttableLog):
         )
 
     def mark_deleted(self) -> None:
-        """Its topic is gone: whoever still holds the log is told so."""
+        """Its topic is gone: whoever still holds the log, or waits for it to grow, is told so."""
         self.failure = ApiError(ErrorCode.unknown_topic_or_partition, "the topic was deleted")
         self.abandon()
+        self.wake_subscribers()
 
     # Appending
 
