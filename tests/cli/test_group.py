@@ -198,6 +198,14 @@ def test_delete(penstock_command: Penstock, group: str) -> None:
         assert f"There is no consumer group '{group}'." in words
 
 
+def test_a_list_without_the_groups_of_a_broker_is_not_taken_for_whole() -> None:
+    with cluster(2, lease_ttl_s=30) as c:
+        command = Penstock(c.bootstrap)
+        command.ok("group", "list")
+        c.brokers[1].kill()
+        assert "The list is not complete" in command.fails("group", "list")
+
+
 def test_a_partition_without_a_leader_hides_only_its_own_lag() -> None:
     with cluster(2, lease_ttl_s=2) as c:
         topic = c.create_topic(partitions=2, replicas=1)

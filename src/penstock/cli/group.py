@@ -52,8 +52,11 @@ def list_groups(
     elif report:
         columns = ["group", "state", "members"]
         output.table(columns, ([item[name] for name in columns] for item in report))
-    else:
+    elif not listing.errors:
         output.note("No consumer groups.")
+    if listing.errors:
+        reasons = "; ".join(sorted({error.str() for error in listing.errors}))
+        raise CommandError(f"The list is not complete: a broker did not answer ({reasons}).")
 
 
 @app.command(epilog=examples("penstock group describe billing"))
