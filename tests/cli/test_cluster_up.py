@@ -248,6 +248,17 @@ def test_stopped_and_started_again_it_goes_on_with_its_data(tmp_path: Path) -> N
         assert again.stop()[0] == 0
 
 
+def test_a_signal_that_comes_twice_stops_it_cleanly_still(tmp_path: Path) -> None:
+    with running(tmp_path / "d", "-n", "1", "--base-port", str(free_base_port(1))) as up:
+        pids = up.pids()
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+            up.process.send_signal(number)
+        up.process.communicate(timeout=60)
+        assert up.process.returncode == 0
+        for pid in pids:
+            wait_until_gone(pid)
+
+
 def test_nothing_is_left_when_it_is_killed_hard_and_the_data_are_good(tmp_path: Path) -> None:
     base = str(free_base_port(2))
     with running(tmp_path / "d", "-n", "2", "--base-port", base) as up:

@@ -18,10 +18,10 @@ import typer
 
 from penstock import __version__
 from penstock.cli.options import examples
+from penstock.cli.signals import SAME_SIGNAL_S
 from penstock.settings import BrokerConfig
 
 _OBJECTS_PER_COLLECTION: Final = 20_000
-_SAME_SIGNAL_S: Final = 0.5
 
 EPILOG: Final = examples(
     "penstock serve : on 127.0.0.1:9092, data in ./data",
@@ -151,10 +151,7 @@ def _announce(address: str, data_dir: str) -> None:
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """An event that the first SIGTERM or SIGINT sets; a second one ends the process at once.
-
-    Programs that run others pass on signals that went to all of them: what follows soon is the first one.
-    """
+    """An event that the first SIGTERM or SIGINT sets; a second one ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     again_s = 0.0  # from when on it is another one
@@ -162,7 +159,7 @@ def _stop_on_signals() -> asyncio.Event:
     def on_signal(number: int) -> None:
         nonlocal again_s
         if not stop.is_set():
-            again_s = loop.time() + _SAME_SIGNAL_S
+            again_s = loop.time() + SAME_SIGNAL_S
             stop.set()
         elif loop.time() >= again_s:
             print("penstock: stopped at once by a second signal", file=sys.stderr, flush=True)

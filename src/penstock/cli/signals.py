@@ -1,15 +1,22 @@
-"""Signals and librdkafka: its callbacks are Python, and an exception in one of them is lost or garbled."""
+"""What commands have to know of signals."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 from collections.abc import Iterator
+from typing import Final
+
+# Programs that run others pass on signals that went to all of them: what follows so soon is the same one.
+SAME_SIGNAL_S: Final = 0.5
 
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait for the end of the block, which should come soon. Main thread only."""
+    """Let Ctrl-C and SIGTERM wait for the end of the block, which should come soon. Main thread only.
+
+    For calls of librdkafka: its callbacks are Python, and an exception in one of them is lost or garbled.
+    """
     held: list[int] = []
 
     def hold(number: int, _frame: object) -> None:
