@@ -135,6 +135,21 @@ def test_following_shows_what_arrives_and_ctrl_c_ends_it(
     assert (following.returncode, out, err) == (0, b"", b"")
 
 
+def test_following_takes_partitions_that_come_to_the_topic(
+    penstock_command: Penstock, filled: Filled
+) -> None:
+    topic = filled("before")
+    following = penstock_command.start("consume", topic, "--follow")
+    assert following.stdout is not None
+    assert following.stdout.readline() == b"before\n"
+    penstock_command.ok("topic", "alter", topic, "--partitions", "3")
+    penstock_command.ok("produce", topic, "--partition", "2", text="there\n")
+    assert following.stdout.readline() == b"there\n"
+    following.send_signal(signal.SIGINT)
+    out, err = following.communicate(timeout=20)
+    assert (following.returncode, out, err) == (0, b"", b"")
+
+
 def test_a_group_member_that_is_terminated_commits_and_leaves(
     penstock_command: Penstock, filled: Filled
 ) -> None:

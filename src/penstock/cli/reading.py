@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 BATCH_RECORDS_MAX: Final = 1_000
 SILENCE_S_MAX: Final = 10.0
 QUICK_S: Final = 0.01  # how long a record waits for others to be shown with
+_LOOK_EVERY_S: Final = 2.0  # for partitions that a topic has got since
+_LOOK_TIMEOUT_S: Final = 1.0
 _NO_GROUP: Final = "penstock-consume"  # librdkafka wants a name; nothing is ever committed under it
 
 
@@ -46,6 +48,8 @@ class Reader:
         self._topic = topic
         self._group = group
         self._follow = follow
+        self._wants_new = follow and group is None and not partitions  # members are told of them
+        self._look_s = time.monotonic() + _LOOK_EVERY_S
         admin = cluster.admin()
         wanted = self._partitions(topic, cluster.topic(topic, admin).partitions, partitions)
         known = offsets.ranges(cluster, admin, wanted)
@@ -143,6 +147,9 @@ class Reader:
             elif time.monotonic() - heard_s > SILENCE_S_MAX:
                 self._on_silence()
                 heard_s = time.monotonic()
+            if self._wants_new and time.monotonic() >= self._look_s:
+                self._take_new_partitions()
+                self._look_s = time.monotonic() + _LOOK_EVERY_S
 
     def _records(self, events: list[Message]) -> tuple[list[Message], CommandError | None]:
         """The records among the events, and what went wrong behind them, if anything did.
@@ -188,6 +195,21 @@ class Reader:
                 return []
             more = self._consumer.consume(room - 1, timeout=QUICK_S) if room > 1 else []
         return [first, *more]
+
+    def _take_new_partitions(self) -> None:
+        """Read partitions that came to the topic, from their beginning. Silence means: ask again later."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka import TopicPartition as Place
+
+        try:
+            with signals_held():
+                known = self._consumer.list_topics(self._topic, timeout=_LOOK_TIMEOUT_S)
+        except KafkaException:
+            return
+        new = known.topics[self._topic].partitions.keys() - self._ends.keys()
+        self._ends.update(dict.fromkeys(new, 0))
+        if new:
+            self._consumer.incremental_assign([Place(self._topic, number, 0) for number in new])
 
     def _read(self, batch: list[Message]) -> None:
         if self._group is None:
