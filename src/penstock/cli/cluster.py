@@ -110,8 +110,8 @@ def up(
                 LocalCluster(directory, plan, note=_warn, revive=revive) as running,
             ):
                 _start(running)
-                _show_up(directory, running.plan, json=json)
                 with contextlib.suppress(Stop):
+                    _show_up(directory, running.plan, json=json)
                     running.run()
                 output.note("Stopping the brokers, then etcd …")
         except Stop as again:
