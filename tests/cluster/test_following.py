@@ -101,17 +101,6 @@ def test_a_follower_that_ends_where_the_leaders_log_begins_is_compared_too(
     assert answer.diverging == (1, 0)
 
 
-def test_a_follower_of_whose_records_the_leader_has_none_left_starts_anew(cluster: Cluster) -> None:
-    """The leader forgets epochs with their records: whether ours were the same, nobody knows any more."""
-    cluster.produce(1)
-    cluster.fetch(2, 1)
-    answer = ReplicaFetched(leader_log_start=1, high_watermark=2, records=b"not looked at")
-    assert cluster[2].replica.fetched(cluster.ask(2), answer) == [StartAt(offset=1)]
-    cluster[2].log.log_start_offset = 1
-    answer = ReplicaFetched(leader_log_start=1, high_watermark=1)
-    assert cluster[2].replica.fetched(cluster.ask(2), answer) == []
-
-
 def test_a_follower_of_which_only_deleted_records_differ_does_not_ask_for_ever(
     cluster: Cluster,
 ) -> None:

@@ -76,11 +76,6 @@ class Following:
             return [StartAt(offset=answer.log_start)]
         if answer.diverging is not None:
             return self._truncate(answer.diverging)
-        log = self._local.log
-        if answer.leader_log_start == log.log_end_offset > log.log_start_offset:
-            # The leader has deleted whatever we have, and maybe what would have told that ours is other.
-            self._local.high_watermark = answer.leader_log_start
-            return [StartAt(offset=answer.leader_log_start)]
         if answer.records:
             return [
                 AppendFetched(
