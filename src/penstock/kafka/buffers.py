@@ -25,14 +25,11 @@ class BufferPool:
     ) -> None:
         self._lent_bytes_easy = lent_bytes_easy
         self._lent_bytes_max = lent_bytes_max
-        self._small: list[bytearray] = []  # free ones of the smallest size
-        self._free: dict[int, list[bytearray]] = {BUFFER_BYTES: self._small}
+        self._free: dict[int, list[bytearray]] = {}
         self.lent_bytes = 0  # but for buffers of the smallest size
 
     def take(self, hint: int) -> bytearray:
         """A buffer to receive into, as large as `hint` if that is no trouble. It holds anything."""
-        if hint <= BUFFER_BYTES and self._small:
-            return self._small.pop()
         return self._lend(hint if self.lent_bytes < self._lent_bytes_easy else BUFFER_BYTES)
 
     def grow(self, held: bytearray, size: int) -> bytearray:

@@ -203,7 +203,7 @@ class Connection:
         is_turn_over = False
         self._is_held_up = False
         while self._end - self._start >= 4 and not self.is_closed and not self._is_closing:
-            if (self._slots or self._unsent_bytes) and self._is_blocked():
+            if self._is_blocked():
                 self._is_held_up = True
                 self._hurry()
                 break
@@ -237,8 +237,7 @@ class Connection:
             except ProtocolError as error:
                 self._give_up(str(error))
                 return
-        if not self._is_reading:
-            self._resume_reading()
+        self._resume_reading()
 
     def _release_buffer(self) -> None:
         if self._buffer is not None:

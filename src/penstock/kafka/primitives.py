@@ -15,6 +15,7 @@ from penstock.wire import (
     INT16,
     INT32,
     UUID_BYTES,
+    read_length,
     read_uvarint,
     skip_tagged,
     write_string,
@@ -57,23 +58,17 @@ def read_count(data: memoryview, position: int, flexible: bool) -> tuple[int, in
     """An array's length, null counting as empty."""
     if flexible and 0 < data[position] < 0x80:  # one byte, as almost always
         return data[position] - 1, position + 1
-    if flexible:
-        count, position = read_uvarint(data, position)
-        count -= 1
-    else:
-        count, position = INT32.unpack_from(data, position)[0], position + 4
-    if count > ELEMENTS_MAX:
-        check_element_count(count)
+    count, position = read_length(data, position, flexible, INT32)
+    check_element_count(count)
     return max(count, 0), position
 
 
 def read_size(data: memoryview, position: int, flexible: bool) -> tuple[int, int]:
     """A string's length; -1 is null."""
-    if flexible:
-        size, position = read_uvarint(data, position)
-        size -= 1
+    if flexible and data[position] < 0x80:  # one byte, as almost always
+        size, position = data[position] - 1, position + 1
     else:
-        size, position = INT16.unpack_from(data, position)[0], position + 2
+        size, position = read_length(data, position, flexible, INT16)
     if not -1 <= size <= STRING_BYTES_MAX or position + size > len(data):
         raise ValueError("a length is out of range")
     return size, position

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 Results = list[tuple[TopicKey, list[PartitionResult]]]
 
-_ACKS: Final = (-1, 0, 1)
 _ZSTD_FROM: Final = 7  # older clients cannot read zstd, so older producers may not write it
 _ZSTD: Final = COMPRESSION_NAMES.index("zstd")
 _ATTRIBUTES: Final = 22  # where the low byte of a batch's attributes is
@@ -58,8 +57,7 @@ def answer(door: KafkaDoor, version: int, request: ProduceRequest) -> Answer:
         results.append((key, answers))
         for item in partitions:
             try:
-                if topic is None or request.transactional or acks not in _ACKS:
-                    raise _refusal(topic, key, acks)
+                _check(request.transactional, acks, topic, key)
                 answers.append(_append(version, topic, item, acks, answers, waiting))
             except ApiError as error:
                 answers.append(failed(item.partition, error.code, error.message))
@@ -71,25 +69,26 @@ def answer(door: KafkaDoor, version: int, request: ProduceRequest) -> Answer:
     return encode_response(version, results)
 
 
-def _refusal(topic: Topic | None, key: TopicKey, acks: int) -> ApiError:
-    """What is wrong with a request that is not as it should be."""
-    if topic is None and isinstance(key, str):
-        return ApiError(ErrorCode.unknown_topic_or_partition, f"there is no topic {key!r}")
+def _check(transactional: bool, acks: int, topic: Topic | None, key: TopicKey) -> None:
     if topic is None:
-        return ApiError(ErrorCode.unknown_topic_id, f"there is no topic with id {key}")
-    if acks not in _ACKS:
-        return ApiError(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {acks}")
-    return ApiError(ErrorCode.invalid_request, "Penstock has no transactions yet")
+        if isinstance(key, str):
+            raise ApiError(ErrorCode.unknown_topic_or_partition, f"there is no topic {key!r}")
+        raise ApiError(ErrorCode.unknown_topic_id, f"there is no topic with id {key}")
+    if acks not in (-1, 0, 1):
+        raise ApiError(ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {acks}")
+    if transactional:
+        raise ApiError(ErrorCode.invalid_request, "Penstock has no transactions yet")
 
 
 def _append(
     version: int,
-    topic: Topic,
+    topic: Topic | None,
     item: PartitionRecords,
     acks: int,
     answers: list[PartitionResult],
     waiting: list[Unacknowledged],
 ) -> PartitionResult:
+    assert topic is not None
     if not 0 <= item.partition < len(topic.partitions):
         raise ApiError(
             ErrorCode.unknown_topic_or_partition,
