@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from penstock.cli.clusterdir import ETCD, ClusterDirectory, Plan
 from penstock.cli.failure import CommandError, UsageError
-from penstock.cli.signals import SAME_SIGNAL_S
+from penstock.cli.signals import SignalTimes
 from penstock.client.errors import ClientError
 from penstock.errors import PenstockError
 from penstock.processes.broker import BrokerProcess
@@ -291,13 +291,10 @@ def stop_signals() -> Iterator[None]:
 
     SIGUSR1, which asks for a look at the requests, has to wait until `LocalCluster.run`.
     """
-
-    again_s = 0.0  # from when on it is another one
+    times = SignalTimes()
 
     def on_signal(number: int, _frame: object) -> None:
-        nonlocal again_s
-        if time.monotonic() >= again_s:
-            again_s = time.monotonic() + SAME_SIGNAL_S
+        if times.is_another():
             raise Stop(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -18,7 +18,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli.options import examples
-from penstock.cli.signals import SAME_SIGNAL_S
+from penstock.cli.signals import SignalTimes
 from penstock.settings import BrokerConfig
 
 _OBJECTS_PER_COLLECTION: Final = 20_000
@@ -154,16 +154,16 @@ def _stop_on_signals() -> asyncio.Event:
     """An event that the first SIGTERM or SIGINT sets; a second one ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    again_s = 0.0  # from when on it is another one
+    times = SignalTimes()
 
     def on_signal(number: int) -> None:
-        nonlocal again_s
+        if not times.is_another():
+            return
         if not stop.is_set():
-            again_s = loop.time() + SAME_SIGNAL_S
             stop.set()
-        elif loop.time() >= again_s:
-            print("penstock: stopped at once by a second signal", file=sys.stderr, flush=True)
-            os._exit(128 + number)
+            return
+        print("penstock: stopped at once by a second signal", file=sys.stderr, flush=True)
+        os._exit(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)

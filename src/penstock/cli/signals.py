@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Iterator
 from typing import Final
 
-# Programs that run others pass on signals that went to all of them: what follows so soon is the same one.
-SAME_SIGNAL_S: Final = 0.5
+_SAME_SIGNAL_S: Final = 0.5
+
+
+class SignalTimes:
+    """Tells one signal from the next."""
+
+    def __init__(self) -> None:
+        self._again_s = 0.0  # from when on it is another one
+
+    def is_another(self) -> bool:
+        """Whether the signal that has just come is a new one.
+
+        Programs that run others pass on signals that went to all of them: what follows soon is the same.
+        """
+        now_s = time.monotonic()
+        if now_s < self._again_s:
+            return False
+        self._again_s = now_s + _SAME_SIGNAL_S
+        return True
 
 
 @contextlib.contextmanager
