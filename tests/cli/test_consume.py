@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import IO
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -121,33 +123,36 @@ def test_a_group_goes_on_where_it_stopped(penstock_command: Penstock, filled: Fi
     assert penstock_command.ok("consume", topic, "-g", group, "-n", "1").out == "d\n"
 
 
+@contextlib.contextmanager
+def followed(penstock_command: Penstock, topic: str) -> Iterator[IO[bytes]]:
+    """What `consume --follow` prints; Ctrl-C must end it, with nothing more to say."""
+    following = penstock_command.start("consume", topic, "--follow")
+    assert following.stdout is not None
+    yield following.stdout
+    following.send_signal(signal.SIGINT)
+    out, err = following.communicate(timeout=20)
+    assert (following.returncode, out, err) == (0, b"", b"")
+
+
 def test_following_shows_what_arrives_and_ctrl_c_ends_it(
     penstock_command: Penstock, filled: Filled
 ) -> None:
     topic = filled("before")
-    following = penstock_command.start("consume", topic, "--follow")
-    assert following.stdout is not None
-    assert following.stdout.readline() == b"before\n"
-    penstock_command.ok("produce", topic, text="after\n")
-    assert following.stdout.readline() == b"after\n"
-    following.send_signal(signal.SIGINT)
-    out, err = following.communicate(timeout=20)
-    assert (following.returncode, out, err) == (0, b"", b"")
+    with followed(penstock_command, topic) as printed:
+        assert printed.readline() == b"before\n"
+        penstock_command.ok("produce", topic, text="after\n")
+        assert printed.readline() == b"after\n"
 
 
 def test_following_takes_partitions_that_come_to_the_topic(
     penstock_command: Penstock, filled: Filled
 ) -> None:
     topic = filled("before")
-    following = penstock_command.start("consume", topic, "--follow")
-    assert following.stdout is not None
-    assert following.stdout.readline() == b"before\n"
-    penstock_command.ok("topic", "alter", topic, "--partitions", "3")
-    penstock_command.ok("produce", topic, "--partition", "2", text="there\n")
-    assert following.stdout.readline() == b"there\n"
-    following.send_signal(signal.SIGINT)
-    out, err = following.communicate(timeout=20)
-    assert (following.returncode, out, err) == (0, b"", b"")
+    with followed(penstock_command, topic) as printed:
+        assert printed.readline() == b"before\n"
+        penstock_command.ok("topic", "alter", topic, "--partitions", "3")
+        penstock_command.ok("produce", topic, "--partition", "2", text="there\n")
+        assert printed.readline() == b"there\n"
 
 
 def test_a_group_member_that_is_terminated_commits_and_leaves(
