@@ -29,6 +29,7 @@ from penstock.client.wire import (
     request_header,
 )
 from penstock.errors import ConfigError, ErrorCode
+from penstock.sockets import tune
 from penstock.wire import INT32
 
 FETCH_FRAME_BYTES_MAX: Final = 512 << 20  # a batch comes whole, however large its topic lets it be
@@ -82,7 +83,7 @@ class Connection:
         timeout = _TIMEVAL.pack(seconds, milliseconds * 1000)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tune(connected, connected.getpeername())
         return connected
 
     def close(self) -> None:

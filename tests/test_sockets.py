@@ -1,0 +1,82 @@
+"""How connections are tuned: at once, and on this machine without timers between packets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.client.connection import Address, Connection
+from penstock.sockets import tune
+from penstock.testing import TestBroker
+
+if not hasattr(socket, "TCP_CONGESTION"):
+    pytest.skip("this system has no congestion control to choose", allow_module_level=True)
+
+_NAME_BYTES = 16
+
+
+@pytest.fixture
+def connected() -> Iterator[socket.socket]:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as connection,
+    ):
+        yield connection
+
+
+def congestion_control(connection: socket.socket) -> str:
+    name = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES)
+    return name.rstrip(b"\0").decode()
+
+
+def is_undelayed(connection: socket.socket) -> bool:
+    return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+
+def use_another(connection: socket.socket) -> str:
+    """Have it begin with anything but Reno, as far as the system has something else."""
+    for name in ("bbr", "cubic"):
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        except OSError:
+            continue
+        return name
+    pytest.skip("this system allows Reno alone")
+
+
+def test_a_peer_on_this_machine_is_sent_to_without_pacing_or_delay(
+    connected: socket.socket,
+) -> None:
+    use_another(connected)
+    tune(connected, connected.getpeername())
+    assert congestion_control(connected) == "reno"
+    assert is_undelayed(connected)
+
+
+def test_a_peer_elsewhere_is_sent_to_as_the_system_says_but_without_delay(
+    connected: socket.socket,
+) -> None:
+    before = use_another(connected)
+    tune(connected, ("192.0.2.1", 9092))
+    assert congestion_control(connected) == before
+    assert is_undelayed(connected)
+
+
+def test_a_connection_that_is_not_tcp_is_left_as_it_is() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        tune(ours, ())
+        ours.sendall(b"x")
+        assert theirs.recv(1) == b"x"
+
+
+def test_our_client_tunes_its_connections(penstock: TestBroker) -> None:
+    host, _, port = penstock.bootstrap.rpartition(":")
+    connection = Connection(Address(host, int(port)), client_id="tuned", timeout_ms=10_000)
+    try:
+        assert congestion_control(connection.raw) == "reno"
+        assert is_undelayed(connection.raw)
+    finally:
+        connection.close()
