@@ -357,7 +357,7 @@ class Replicas:
             return False
         # Who is alone in sync is elected with any disk. A new one holds nothing; others may hold a part.
         is_alone = state.isr.keys() == {us} and len(state.replicas) > 1
-        if is_alone and (is_said or self._logs.is_new):
+        if is_alone and (is_said or self._logs.had_no_cluster):
             return True
         # Under a new storage id nobody has counted on it: it went with the power, before it was on disk.
         return state.isr.get(us) == self._term.storage_id and not self._logs.is_storage_new

@@ -62,7 +62,7 @@ class LogStore:
         self._housekeeping = ThreadPoolExecutor(1, "penstock-files")  # one: in order
         self._tasks: list[asyncio.Task[None]] = []
         self._storage_id: ownership.StorageId | None = None
-        self.is_new = False  # whether no cluster had the data directory before this start
+        self.had_no_cluster = False  # whether no cluster had the data directory before this start
         self.group_commit = GroupCommit(self._syncing)
 
     @property
@@ -99,7 +99,7 @@ class LogStore:
     def claim_for(self, cluster_id: str, broker_id: int) -> None:
         """The data directory is this broker's of this cluster, for good; `ConfigError` if another's."""
         try:
-            self.is_new = self.cluster_id is None
+            self.had_no_cluster = self.cluster_id is None
             ownership.claim(self.own_directory, self.data_dir, cluster_id, broker_id)
         except OSError as error:
             raise ConfigError(f"cannot write to {self.own_directory}: {error.strerror}") from error
