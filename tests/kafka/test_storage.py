@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from penstock.testing import ProcessBroker
 from tests.kafka.batches import make_batch, records_in
 from tests.kafka.wire import Wire, fetch, frame, only_partition, produce, request
+from tests.log.support import damage
 
 STORAGE_ERROR = ErrorCode.kafka_storage_error
 
@@ -150,12 +151,6 @@ def test_what_needs_the_metadata_store_fails_and_recovers_with_the_disk(
         assert wire.ask(commit).topics[0].partitions[0].error_code is ErrorCode.none
         assert send(wire, f"{topic}-new", b"x").error_code is ErrorCode.none
     assert "Traceback" not in process.log_text
-
-
-def damage(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 0xFF
-    path.write_bytes(data)
 
 
 def test_a_damaged_partition_answers_storage_errors_and_the_others_serve(
