@@ -2,7 +2,8 @@
 
 `python -m bench.limit` is the simplest program that does it: a plain sender, a plain
 `recv_into` + `os.write` receiver, frames of the size of a full produce request; then the file
-is sent back by `sendfile`, as a broker answers a fetch. It prints one JSON object.
+is sent back by `sendfile`, as a broker answers a fetch. Neither side lets congestion control space out
+its packets, which some systems do on loopback, too. It prints one JSON object.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import sys
 import time
 
 from bench.processes import cpu_seconds
+from penstock.sockets import tune
 
 _FRAME_BYTES = 1 << 20
 
@@ -44,6 +46,7 @@ def peer(port: int, total: int) -> None:
     frame = os.urandom(_FRAME_BYTES)
     buffer = bytearray(_FRAME_BYTES)
     with socket.create_connection(("127.0.0.1", port)) as connection:
+        tune(connection, connection.getpeername())
         for _ in range(total // _FRAME_BYTES):
             connection.sendall(frame)
         left = total
@@ -61,7 +64,8 @@ def serve(path: str, total: int) -> dict[str, float]:
     port = listener.getsockname()[1]
     command = [sys.executable, "-m", "bench.limit", "--peer-of", str(port), "--bytes", str(total)]
     child = subprocess.Popen(command)
-    connection, _ = listener.accept()
+    connection, address = listener.accept()
+    tune(connection, address)
     connection.recv(1, socket.MSG_PEEK)
     marks = [(time.perf_counter(), cpu_seconds(os.getpid()))]
     receive_to_file(connection, path, total)

@@ -88,7 +88,8 @@ def connections(session: Session) -> None:
 def limit(session: Session) -> None:
     """The simplest program that moves the bytes: a Python process receives 1 MiB frames from a
     loopback socket (recv_into) and writes them to a file (write), 2 GiB, the sender a second
-    process; then the file goes back by sendfile. No protocol, no checksum, no index."""
+    process; then the file goes back by sendfile. No protocol, no checksum, no index; and no pacing of
+    packets, whatever congestion control the system is set to."""
     total = session.amount(_LIMIT_BYTES)
     session.stop_pair()
     for _ in session.rounds("the machine's limit"):
