@@ -46,7 +46,7 @@ def peer(port: int, total: int) -> None:
     frame = os.urandom(_FRAME_BYTES)
     buffer = bytearray(_FRAME_BYTES)
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        tune(connection, connection.getpeername())
+        tune(connection)
         for _ in range(total // _FRAME_BYTES):
             connection.sendall(frame)
         left = total
@@ -64,8 +64,8 @@ def serve(path: str, total: int) -> dict[str, float]:
     port = listener.getsockname()[1]
     command = [sys.executable, "-m", "bench.limit", "--peer-of", str(port), "--bytes", str(total)]
     child = subprocess.Popen(command)
-    connection, address = listener.accept()
-    tune(connection, address)
+    connection, _ = listener.accept()
+    tune(connection)
     connection.recv(1, socket.MSG_PEEK)
     marks = [(time.perf_counter(), cpu_seconds(os.getpid()))]
     receive_to_file(connection, path, total)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
 
-from penstock.client.connection import Address, Connection
+from penstock.client.connection import Connection, parse_bootstrap
 from penstock.sockets import tune
 from penstock.testing import TestBroker
 
@@ -24,6 +25,13 @@ def connected() -> Iterator[socket.socket]:
         socket.create_connection(server.getsockname()) as connection,
     ):
         yield connection
+
+
+class Elsewhere(socket.socket):
+    """As if the other end were on another machine."""
+
+    def getpeername(self) -> tuple[str, int]:
+        return ("192.0.2.1", 9092)
 
 
 def congestion_control(connection: socket.socket) -> str:
@@ -50,7 +58,7 @@ def test_a_peer_on_this_machine_is_sent_to_without_pacing_or_delay(
     connected: socket.socket,
 ) -> None:
     use_another(connected)
-    tune(connected, connected.getpeername())
+    tune(connected)
     assert congestion_control(connected) == "reno"
     assert is_undelayed(connected)
 
@@ -58,23 +66,38 @@ def test_a_peer_on_this_machine_is_sent_to_without_pacing_or_delay(
 def test_a_peer_elsewhere_is_sent_to_as_the_system_says_but_without_delay(
     connected: socket.socket,
 ) -> None:
-    before = use_another(connected)
-    tune(connected, ("192.0.2.1", 9092))
-    assert congestion_control(connected) == before
-    assert is_undelayed(connected)
+    with Elsewhere(fileno=connected.detach()) as connection:
+        before = use_another(connection)
+        tune(connection)
+        assert congestion_control(connection) == before
+        assert is_undelayed(connection)
 
 
 def test_a_connection_that_is_not_tcp_is_left_as_it_is() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        tune(ours, ())
+        tune(ours)
         ours.sendall(b"x")
         assert theirs.recv(1) == b"x"
 
 
+def test_a_connection_that_is_lost_already_is_left_to_who_uses_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other.close()  # by a reset
+    with connection:
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+        with pytest.raises(OSError, match="not connected"):
+            connection.getpeername()
+        tune(connection)
+
+
 def test_our_client_tunes_its_connections(penstock: TestBroker) -> None:
-    host, _, port = penstock.bootstrap.rpartition(":")
-    connection = Connection(Address(host, int(port)), client_id="tuned", timeout_ms=10_000)
+    [address] = parse_bootstrap(penstock.bootstrap)
+    connection = Connection(address, client_id="tuned", timeout_ms=10_000)
     try:
         assert congestion_control(connection.raw) == "reno"
         assert is_undelayed(connection.raw)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import Any, Final
+from typing import Final
 
 _CONGESTION: Final = getattr(socket, "TCP_CONGESTION", None)  # Linux
 
 
-def tune(connection: socket.socket, peer: tuple[Any, ...]) -> None:
+def tune(connection: socket.socket) -> None:
     """Send without delay, and to peers on this machine without congestion control's pacing.
 
     A system set to BBR spaces out packets by timers, also where no network can be congested: on
     loopback that is a third of what an answer costs, and a sink writes a twelfth slower. Reno never waits.
+    One that is not TCP, or is lost already, is left as it is: who uses it will find out.
     """
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if _CONGESTION and peer and _is_this_machine(peer[0], connection.getsockname()[0]):
+        ours, theirs = connection.getsockname()[0], connection.getpeername()[0]
+        if _CONGESTION and _is_this_machine(theirs, ours):
             connection.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")
 
 

@@ -83,7 +83,7 @@ class Connection:
         timeout = _TIMEVAL.pack(seconds, milliseconds * 1000)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-        tune(connected, connected.getpeername())
+        tune(connected)
         return connected
 
     def close(self) -> None:

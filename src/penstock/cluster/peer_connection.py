@@ -123,7 +123,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        tune(transport.get_extra_info("socket"), transport.get_extra_info("peername"))
+        tune(transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
         if self._end - self._start >= INT32.size:

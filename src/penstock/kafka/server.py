@@ -81,7 +81,7 @@ class KafkaServer:
                 client.close()
                 continue
             client.setblocking(False)
-            tune(client, peer)
+            tune(client)
             self._all_closed.clear()
             self._connections.add(
                 Connection(
