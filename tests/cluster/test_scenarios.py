@@ -29,7 +29,7 @@ from tests.chaos.history import History, Outcome, Sent, Value
 from tests.chaos.settings import CONNECTION
 from tests.chaos.workload import read_all
 from tests.kafka.batches import make_batch
-from tests.kafka.wire import Wire, only_partition, produce, request
+from tests.kafka.wire import Wire, fetch, only_partition, produce, request
 
 LEASE_S: Final = 2
 PATIENCE_S: Final = 30.0
@@ -326,6 +326,23 @@ def test_a_leader_cut_off_from_the_cluster_acknowledges_nothing_and_gives_up_wha
     three.wait_healthy()
     three.wait_for(lambda: same_bytes_everywhere(three, topic), "the same bytes everywhere")
     assert contents(three, topic) == numbered("a", 50) + numbered("b", 50)
+
+
+def test_a_leader_that_was_replaced_unawares_does_not_deny_what_it_lacks(
+    three: TestCluster,
+) -> None:
+    topic = three.create_topic()
+    write_all(producer(three.bootstrap), topic, *numbered("a", 50))
+    old = three.leader_of(topic)
+    with Wire(old.listens_at) as wire:
+        beyond = fetch(12, {topic: {0: 75}})
+        assert only_partition(wire.ask(beyond)).error_code is ErrorCode.offset_out_of_range
+        three.isolate(old)  # clients still reach it
+        three.leader_of(topic, other_than=old)
+        write_all(producer(others_than(three, old)), topic, *numbered("b", 50))
+        assert only_partition(wire.ask(beyond)).error_code is ErrorCode.not_leader_or_follower
+        committed = only_partition(wire.ask(fetch(12, {topic: {0: 0}})))
+        assert committed.error_code is ErrorCode.none, "what it has is committed"
 
 
 def test_a_follower_cut_off_from_its_leader_leaves_the_isr_and_writes_go_on(

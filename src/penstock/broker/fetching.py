@@ -258,6 +258,9 @@ class Reader:
             partition.check_leader_epoch(position.leader_epoch)
             return self._look_into(position, log, bytes_left, must_fit=must_fit)
         except ApiError as error:
+            if error.code is ErrorCode.offset_out_of_range and not partition.is_sure_to_lead():
+                reason = f"another broker may lead {partition.topic_partition} by now"
+                return Found(position, ApiError(ErrorCode.not_leader_or_follower, reason))
             return Found(position, error)
         except OSError as error:  # no file descriptor left, for one
             reason = f"cannot read {partition.topic_partition}: {error}"

@@ -134,6 +134,9 @@ class ReplicatedPartition(Partition):
             ErrorCode.not_leader_or_follower, f"this broker does not lead {self.topic_partition}"
         )
 
+    def is_sure_to_lead(self) -> bool:
+        return self._node.holds_lease()
+
     def latest_offset(self) -> int:
         hosted = self._led()
         leadership = hosted.replica.leadership

@@ -112,6 +112,10 @@ class Partition(ABC):
         """Committed records that the replica on this broker does not have yet."""
         return 0
 
+    def is_sure_to_lead(self) -> bool:
+        """Whether nobody else can lead by now, so that what is not in our log is nowhere."""
+        return True
+
     def latest_offset(self) -> int:
         """The end of what consumers may read; OFFSET_NOT_AVAILABLE while it is not known yet."""
         return self.sound_log().high_watermark
