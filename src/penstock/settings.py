@@ -78,6 +78,11 @@ class BrokerConfig:
     connection_idle_ms_max: int = option(
         600_000, "Close a connection that sends nothing for this long.", at_least(1_000)
     )
+    idle_poll_us: int = option(
+        100, "Look for the next request this long before sleeping, while requests come this close"
+        " behind each other; 0: sleep at once.",
+        between(0, 1_000),
+    )  # fmt: skip
     fetch_bytes_max: int = option(
         55 * 1024 * 1024, "Most bytes in one fetch answer, whatever the client asks.",
         between(1024, 1024 * 1024 * 1024),

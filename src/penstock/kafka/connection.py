@@ -29,6 +29,7 @@ from penstock.log import FileSlice
 if TYPE_CHECKING:
     from penstock.kafka.api import Answer
     from penstock.kafka.fetch_codec import Part
+    from penstock.kafka.idle_polling import IdlePolling
     from penstock.kafka.router import KafkaDoor
 
 logger = logging.getLogger(__name__)
@@ -63,10 +64,10 @@ class Connection:
     """Owns its socket. All methods run on the event loop."""
 
     __slots__ = (
-        "_buffer", "_door", "_end", "_fd", "_has_hung_up", "_has_turn", "_hint", "_is_closing",
-        "_is_handling", "_is_held_up", "_is_reading", "_is_writing", "_loop", "_on_close", "_pool",
-        "_promised", "_request_bytes_max", "_slots", "_socket", "_start", "_unsent", "_unsent_bytes",
-        "_view", "_waits_for", "active_s", "host", "is_closed", "peer",
+        "_buffer", "_door", "_end", "_fd", "_has_hung_up", "_has_turn", "_hint", "_idle_polling",
+        "_is_closing", "_is_handling", "_is_held_up", "_is_reading", "_is_writing", "_loop", "_on_close",
+        "_pool", "_promised", "_request_bytes_max", "_slots", "_socket", "_start", "_unsent",
+        "_unsent_bytes", "_view", "_waits_for", "active_s", "host", "is_closed", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,7 @@ class Connection:
         peer: tuple[Any, ...],
         door: KafkaDoor,
         pool: BufferPool,
+        idle_polling: IdlePolling,
         request_bytes_max: int,
         on_close: Callable[[Connection], None],
     ) -> None:
@@ -83,6 +85,7 @@ class Connection:
         self._fd = sock.fileno()
         self._door = door
         self._pool = pool
+        self._idle_polling = idle_polling
         self._request_bytes_max = request_bytes_max
         self._on_close = on_close
         self._buffer: bytearray | None = None  # held only while it has bytes not handled yet
@@ -142,6 +145,8 @@ class Connection:
             self._settle()
         else:
             self._handle_received()
+        if self._buffer is None:
+            self._idle_polling.on_handled()
 
     def _on_hang_up(self) -> None:
         """Close, but for requests that came and wait for a handler: they are begun before."""

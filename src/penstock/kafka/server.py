@@ -13,6 +13,7 @@ from penstock.broker import Broker
 from penstock.errors import ConfigError
 from penstock.kafka.buffers import BufferPool
 from penstock.kafka.connection import Connection
+from penstock.kafka.idle_polling import IdlePolling
 from penstock.kafka.router import KafkaDoor
 from penstock.model import BrokerInfo
 from penstock.settings import BrokerConfig, parse_address
@@ -36,6 +37,7 @@ class KafkaServer:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._pool = BufferPool()
+        self._idle_polling = IdlePolling(config.idle_poll_us, self._loop.call_soon)
         self._door = KafkaDoor(broker)
         self._connections: set[Connection] = set()
         self._is_refusing = False  # accepting fails: said once, not ten times a second
@@ -89,6 +91,7 @@ class KafkaServer:
                     peer,
                     self._door,
                     self._pool,
+                    self._idle_polling,
                     self._config.request_bytes_max,
                     self._on_close,
                 )

@@ -194,9 +194,10 @@ def broker(**settings: Any) -> Iterator[ThreadBroker]:
 
     It listens on a free port of 127.0.0.1 and keeps its data in a temporary directory that is removed
     afterwards; a `data_dir` of your own stays. Records of any age are kept: retention looks for old ones
-    once an hour, unless `retention_check_interval_ms` says otherwise.
+    once an hour, unless `retention_check_interval_ms` says otherwise. It does not stay awake between
+    requests: whoever sends them needs the same interpreter.
     """
-    settings = {**DEFAULTS, **settings}
+    settings = {**DEFAULTS, "idle_poll_us": 0, **settings}
     with _scratch_directory() as scratch:
         running = ThreadBroker(str(settings.pop("data_dir", f"{scratch}/data")), settings)
         running.start()

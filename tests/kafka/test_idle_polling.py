@@ -1,0 +1,138 @@
+"""When the broker stays awake for the next request, and when it sleeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.kafka.idle_polling import IdlePolling
+from penstock.testing import ProcessBroker, broker_process
+from tests.kafka.wire import Wire, request
+
+LIMIT_US = 100
+LIMIT_S = LIMIT_US / 1e6
+
+
+class Loop:
+    """What an event loop is to `IdlePolling`: a clock, and callbacks of which the next turn runs one."""
+
+    def __init__(self, limit_us: int = LIMIT_US) -> None:
+        self.now_s = 1000.0
+        self.callbacks: list[Callable[[], None]] = []
+        self.polling = IdlePolling(limit_us, self.callbacks.append, lambda: self.now_s)
+
+    @property
+    def is_awake(self) -> bool:
+        """A loop with a callback to run does not sleep."""
+        return bool(self.callbacks)
+
+    def turn(self) -> None:
+        due, self.callbacks[:] = list(self.callbacks), []
+        for callback in due:
+            callback()
+
+    def request(self, after_s: float) -> None:
+        """One comes so long behind the last."""
+        self.wait(after_s)
+        self.polling.on_handled()
+
+    def wait(self, seconds: float) -> None:
+        """While the loop is awake it turns, as often as it may."""
+        until_s = self.now_s + seconds
+        while self.is_awake and self.now_s < until_s:
+            self.now_s = min(self.now_s + LIMIT_S / 20, until_s)
+            self.turn()
+        self.now_s = until_s
+
+
+def close_requests(loop: Loop, count: int = 20, after_s: float = LIMIT_S / 2) -> None:
+    for _ in range(count):
+        loop.request(after_s)
+
+
+def test_requests_that_follow_each_other_closely_keep_it_awake() -> None:
+    loop = Loop()
+    close_requests(loop)
+    assert loop.is_awake
+    loop.wait(LIMIT_S * 0.9)
+    assert loop.is_awake
+
+
+def test_it_sleeps_when_none_has_come_for_as_long_as_the_limit() -> None:
+    loop = Loop()
+    close_requests(loop)
+    loop.wait(LIMIT_S * 1.1)
+    assert not loop.is_awake
+
+
+def test_a_few_close_requests_are_no_reason_to_stay_awake() -> None:
+    loop = Loop()
+    close_requests(loop, 3)
+    assert not loop.is_awake
+
+
+def test_requests_that_come_seldom_never_keep_it_awake() -> None:
+    loop = Loop()
+    for _ in range(100):
+        loop.request(LIMIT_S * 3)
+        assert not loop.is_awake
+
+
+def test_being_woken_may_take_as_long_again() -> None:
+    """Or one that sleeps would never find out that it need not have."""
+    loop = Loop()
+    close_requests(loop, 8, LIMIT_S * 1.5)
+    assert loop.is_awake
+
+
+def test_looking_in_vain_is_tried_again_only_after_a_new_run() -> None:
+    """Requests a little too far apart cost one look in many, not one each."""
+    loop = Loop()
+    looked = 0
+    for _ in range(90):
+        loop.request(LIMIT_S * 1.5)
+        looked += loop.is_awake
+    assert 0 < looked <= 90 // 8
+
+
+def test_one_look_is_under_way_at_most() -> None:
+    loop = Loop()
+    close_requests(loop, 50, after_s=0.0)
+    assert len(loop.callbacks) == 1
+
+
+def test_a_limit_of_0_turns_it_off() -> None:
+    loop = Loop(limit_us=0)
+    close_requests(loop, 50, after_s=0.0)
+    assert not loop.is_awake
+
+
+def sleeps(running: ProcessBroker, requests: int) -> int:
+    """How often the broker's main thread went to sleep while a client sent requests one by one."""
+    status = Path(f"/proc/{running.pid}/status")
+
+    def counted() -> int:
+        found = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status.read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1])
+
+    with Wire(running.bootstrap) as wire:
+        before = counted()
+        for _ in range(requests):
+            wire.ask(request("api_versions", 0))
+        return counted() - before
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="nobody counts sleeps here")
+@pytest.mark.parametrize("limit_us", [0, 1_000])
+def test_a_broker_whose_client_waits_for_each_answer_sleeps_only_if_it_is_told_to(
+    limit_us: int,
+) -> None:
+    with broker_process(idle_poll_us=limit_us) as running:
+        seldom = False
+        for _ in range(20):  # on a busy machine the client may be late again and again
+            seldom = seldom or sleeps(running, 400) < 200
+        assert seldom == bool(limit_us)
