@@ -18,10 +18,11 @@ def tune(connection: socket.socket) -> None:
     """
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        ours, theirs = connection.getsockname()[0], connection.getpeername()[0]
-        if _CONGESTION and _is_this_machine(theirs, ours):
+        if _CONGESTION and is_within_this_machine(connection):
             connection.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")
 
 
-def _is_this_machine(theirs: str, ours: str) -> bool:
-    return theirs == ours or (theirs.startswith("127.") and ours.startswith("127."))
+def is_within_this_machine(connection: socket.socket) -> bool:
+    """Whether both ends are on one machine, as far as their addresses tell. `OSError` if it is lost."""
+    ours, theirs = connection.getsockname()[0], connection.getpeername()[0]
+    return bool(theirs == ours or (theirs.startswith("127.") and ours.startswith("127.")))

@@ -8,7 +8,7 @@ How long an array may be is each side's own matter: a server believes less than 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
@@ -20,6 +20,36 @@ REQUEST_HEADER: Final = struct.Struct(">hhih")
 BROKER_REPORT: Final = (
     12_001  # the key of a request of our own, far from Kafka's: `cluster.report_codec`
 )
+
+# A tagged field of our own, in Fetch: who asks with it may be answered with a `FileReference` in the field of
+# the same tag of a partition, in place of its records. Others skip the field.
+BY_REFERENCE: Final = 12_001
+_REFERENCE: Final = struct.Struct(">QQqi61s")
+
+
+class FileReference(NamedTuple):
+    """Whole batches of a segment, as where they are: for a client on the broker's own machine.
+
+    Whether that is the same file for the client, too, can be told by its device and inode, and by the
+    header of the first batch.
+    """
+
+    device: int
+    inode: int
+    position: int
+    size: int
+    header: bytes
+    path: bytes  # as the system has it
+
+    def encode(self) -> bytes:
+        return _REFERENCE.pack(*self[:5]) + self.path
+
+    @classmethod
+    def decode(cls, data: memoryview) -> FileReference:
+        device, inode, position, size, header = _REFERENCE.unpack_from(data)
+        if position < 0 or size < len(header):
+            raise ValueError(f"{size} bytes of a file at {position}")
+        return cls(device, inode, position, size, header, bytes(data[_REFERENCE.size :]))
 
 
 def read_uvarint(data: memoryview | bytes, position: int) -> tuple[int, int]:

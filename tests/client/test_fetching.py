@@ -139,7 +139,9 @@ def test_a_slow_caller_holds_up_the_reader_and_not_the_memory(
         return take(pool, size)
 
     monkeypatch.setattr(BufferPool, "take", counting)
-    reader = RangeReader(cluster, partition, 0, 5000, fetch_bytes=100_000, prefetch=3)
+    reader = RangeReader(
+        cluster, partition, 0, 5000, fetch_bytes=100_000, prefetch=3, reads_files=False
+    )
     chunks = iter(reader)
     next(chunks)
     # One was handed out, three wait, one waits for its place: and there it stays.
@@ -359,8 +361,9 @@ def test_a_broker_that_restarts_in_the_middle_loses_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("reads_files", "bytes_until_cut"), [(False, 400_000), (True, 2_000)])
 def test_a_network_that_cuts_connections_loses_and_repeats_nothing(
-    penstock_broker: Any, seed: int
+    penstock_broker: Any, seed: int, reads_files: bool, bytes_until_cut: int
 ) -> None:
     with cutting_proxy(seed) as proxy:
         broker = penstock_broker(advertise_addr=proxy.address)
@@ -368,8 +371,10 @@ def test_a_network_that_cuts_connections_loses_and_repeats_nothing(
         partition = TopicPartition(broker.create_topic(), 0)
         with Cluster(proxy.address) as cluster:
             fill(cluster, partition, 2000, size=1_000)
-            proxy.budget = (500, 400_000)
-            reader = RangeReader(cluster, partition, 0, 2000, fetch_bytes=50_000)
+            proxy.budget = (500, bytes_until_cut)
+            reader = RangeReader(
+                cluster, partition, 0, 2000, fetch_bytes=50_000, reads_files=reads_files
+            )
             assert read_range(reader, 0, 2000) == [(n, n) for n in range(2000)]
         assert proxy.cuts > 3
 

@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from penstock.client import fetch_codec as client_codec
 from penstock.kafka.fetch_codec import PartitionData, decode_request, encode_response
 from penstock.kafka.handlers import REGISTRY
 from penstock.kafka.primitives import ELEMENTS_MAX
 from penstock.log import FileSlice
 from penstock.log.segment import LogFile
+from penstock.wire import BY_REFERENCE, FileReference
 from tests.kafka.codec_rules import (
     checked,
     must_read_garbage_or_find_it_malformed,
@@ -27,7 +29,7 @@ from tests.kafka.codec_rules import (
     must_refuse_whatever_is_cut_short,
 )
 from tests.kafka.strategies import ERRORS, TEXTS, integers
-from tests.kafka.tagging import uvarint
+from tests.kafka.tagging import encode_with_tags, uvarint
 from tests.kafka.wire import build, decode, encode, fetch, must_equal
 
 FETCH = 1
@@ -56,6 +58,7 @@ def plain(version: int, entity: Any) -> dict[str, Any]:
     return {
         "replica_id": replica_id,
         "replica_epoch": replica_epoch,
+        "by_reference": False,
         "max_wait_ms": entity.max_wait // datetime.timedelta(milliseconds=1),
         "min_bytes": entity.min_bytes,
         "max_bytes": entity.max_bytes,
@@ -271,3 +274,32 @@ def test_memory_between_two_file_ranges_is_one_part(tmp_path: Path) -> None:
     # Before version 12 nothing follows the last records, and an empty part would cost a system call.
     parts = encode_response(11, 0, 0, [("a", [item])])
     assert [type(part) for part in parts] == [bytes, FileSlice]
+
+
+# -- references to files, a field of our own ----------------------------------------------------
+
+REFERENCE = FileReference(3, 2**63, 4096, 100, bytes(range(61)), b"/data/orders/0/0.log")
+
+
+@pytest.mark.parametrize("version", [version for version in VERSIONS if version >= 12])
+def test_who_asks_for_references_is_known_from_version_15_on(version: int) -> None:
+    """Before, a tagged field at the end of a request is nobody's."""
+    request_type = kio.index.load_request_schema(FETCH, version)
+    asked = build(request_type, {"replica_state": {"replica_id": 7, "replica_epoch": 8}})
+    found = read(version, encode_with_tags(asked, [(BY_REFERENCE, b"")]))
+    assert found.by_reference == (version >= 15)
+    assert found.replica_id == plain(version, asked)["replica_id"]
+
+
+@pytest.mark.parametrize("version", [version for version in VERSIONS if version >= 15])
+@pytest.mark.parametrize("diverging", [None, (3, 5)])
+def test_a_reference_takes_the_place_of_the_records(
+    version: int, diverging: tuple[int, int] | None
+) -> None:
+    data = PartitionData(4, 0, 9, 8, 7, REFERENCE, diverging)
+    [answer] = encode_response(version, 0, 0, [(uuid.uuid4(), [data])])
+    assert isinstance(answer, bytes)
+    found = client_codec.decode_response(version, memoryview(answer), 0)
+    assert found.reference == REFERENCE
+    assert (found.high_watermark, found.last_stable, found.log_start) == (9, 8, 7)
+    assert not found.records

@@ -75,6 +75,7 @@ def dated(topic: Topic) -> Topic:
         ({"maxRecordsPerPartition": "3"}, range(20)),
         ({"splitBytes": "100"}, range(20)),
         ({"fetchBytes": "1024"}, range(20)),
+        ({"readFiles": "false"}, range(20)),
         ({"kafka__isolation__level": "read_committed"}, range(20)),
         ({"kafka__check__crcs": "false"}, range(20)),
     ],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql.types import StructType
 
+from penstock.client.local_files import LocalFiles
 from penstock.client.producing import IdempotentProducer
 from penstock.model import TopicPartition
 from penstock.records.decode import encode_batch
@@ -12,6 +14,7 @@ from penstock.spark.options import Options
 from penstock.spark.planning import Range
 from penstock.spark.reading import ReadSettings, Split, read_split
 from penstock.spark.schema import COLUMNS
+from penstock.wire import FileReference
 from tests.spark.harness import Topic
 
 SCHEMA = StructType().add("offset", COLUMNS["offset"]).add("value", COLUMNS["value"])
@@ -33,3 +36,28 @@ def test_a_fetch_that_compresses_well_comes_as_several_arrow_batches(topic: Topi
     assert offsets == list(range(5, 195))
     assert len(sizes) < 10
     assert max(sizes) <= 32 << 20
+
+
+@pytest.mark.parametrize("reads_files", [True, False])
+def test_a_task_beside_its_broker_reads_files_unless_it_is_told_not_to(
+    topic: Topic, reads_files: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[FileReference] = []
+    really = LocalFiles.read
+
+    def watched(files: LocalFiles, reference: FileReference, into: memoryview) -> bool:
+        read.append(reference)
+        return really(files, reference, into)
+
+    monkeypatch.setattr(LocalFiles, "read", watched)
+    given = {"kafka.bootstrap.servers": topic.broker.bootstrap, "subscribe": topic.name}
+    options = Options({**given, "readFiles": str(reads_files).lower()}, "batch")
+    where = ClusterSettings.from_options(options)
+    partition = TopicPartition(topic.name, 0)
+    with where.connect() as cluster, IdempotentProducer(cluster) as producer:
+        producer.send(partition, encode_batch([(None, bytes(100_000))] * 2), 2)
+    batches = read_split(
+        where, ReadSettings.from_options(options, SCHEMA), Split(Range(partition, 0, 2))
+    )
+    assert sum(batch.num_rows for batch in batches) == 2
+    assert bool(read) == reads_files

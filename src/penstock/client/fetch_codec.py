@@ -4,6 +4,8 @@ version 5    log start offset              version 12   flexible, last fetched e
 version 7    sessions (we have none)       version 13   topics by id
 version 9    current leader epoch          version 15   the replica id is a tagged field
 version 11   rack id, preferred replica
+
+From version 15 on, a Penstock broker can be asked to say where the records are: `wire.FileReference`.
 """
 
 from __future__ import annotations
@@ -14,10 +16,25 @@ from typing import Final, NamedTuple
 
 from penstock.client.wire import read_string
 from penstock.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
-from penstock.wire import INT32, read_bytes_size, read_count, skip_tags, write_count, write_string
+from penstock.wire import (
+    BY_REFERENCE,
+    INT32,
+    FileReference,
+    read_bytes_size,
+    read_count,
+    read_uvarint,
+    skip_tags,
+    write_count,
+    write_string,
+    write_uvarint,
+)
 
 TOPIC_IDS_FROM: Final = 13
+REFERENCES_FROM: Final = 15
 _FLEXIBLE_FROM: Final = 12
+_REFERENCE_WANTED: Final = (
+    b"\x01" + write_uvarint(BY_REFERENCE) + b"\x00"
+)  # one tagged field, empty
 _NO_SESSION: Final = struct.pack(">ii", 0, -1)
 _CONSUMER: Final = INT32.pack(-1)  # who asks is no replica
 
@@ -45,6 +62,7 @@ class FetchRequest(NamedTuple):
     bytes_max: int
     wait_ms: int
     isolation: int  # 1: only what is committed
+    by_reference: bool = False
 
 
 class PartitionData(NamedTuple):
@@ -57,6 +75,7 @@ class PartitionData(NamedTuple):
     log_start: int  # -1: the version does not tell
     aborted: list[tuple[int, int]]  # producer id, first offset
     records: memoryview
+    reference: FileReference | None = None  # where they are, if they did not come
 
 
 def encode_request(version: int, request: FetchRequest) -> bytes:
@@ -79,13 +98,13 @@ def encode_request(version: int, request: FetchRequest) -> bytes:
         tags,  # of the topic
         write_count(0, flexible) if version >= 7 else b"",  # forgotten topics
         write_string("", flexible) if version >= 11 else b"",  # rack
-        tags,
+        _REFERENCE_WANTED if request.by_reference and version >= REFERENCES_FROM else tags,
     ]
     return b"".join(parts)
 
 
 def _partition(version: int, request: FetchRequest) -> bytes:
-    _, _, index, epoch, offset, size, _, _ = request
+    _, _, index, epoch, offset, size, *_ = request
     if version >= 12:
         return _PARTITION_12.pack(index, epoch, offset, -1, -1, size)
     if version >= 9:
@@ -142,7 +161,23 @@ def _read_partition(
         position += 4  # a replica that we might prefer
     size, position = read_bytes_size(data, position, flexible)
     records = data[position : position + size]
-    return PartitionData(throttle_ms, error, high_watermark, stable, log_start, aborted, records)
+    reference = _read_reference(data, position + size) if flexible else None
+    return PartitionData(
+        throttle_ms, error, high_watermark, stable, log_start, aborted, records, reference
+    )
+
+
+def _read_reference(data: memoryview, position: int) -> FileReference | None:
+    """Of the tagged fields of a partition, the one that we know."""
+    reference = None
+    count, position = read_uvarint(data, position)
+    for _ in range(count):
+        tag, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
+        if tag == BY_REFERENCE:
+            reference = FileReference.decode(data[position : position + size])
+        position += size
+    return reference
 
 
 class Whole(NamedTuple):

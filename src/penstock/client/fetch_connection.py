@@ -17,11 +17,13 @@ from penstock.client.fetch_codec import (
     decode_response,
     encode_request,
 )
+from penstock.client.local_files import LocalFiles
 from penstock.client.topology import Leader
 from penstock.client.wire import FETCH, MALFORMED
 from penstock.errors import ErrorCode
 from penstock.model import TopicPartition
 
+_WORTH_KEEPING_BYTES: Final = 64 << 10  # an answer without records is no use of a kept buffer
 _WAIT_MS: Final = 500  # how long a broker may wait for a record before it says that there is none
 
 
@@ -35,6 +37,7 @@ class FetchConnection:
         pool: BufferPool,
         *,
         is_committed: bool,
+        reads_files: bool,
         stop: threading.Event,
     ) -> None:
         self._cluster = cluster
@@ -42,6 +45,8 @@ class FetchConnection:
         self._pool = pool
         self._is_committed = is_committed
         self._stop = stop
+        self._files = LocalFiles() if reads_files else None
+        self.reads_files = False  # whether the last answer's records came from a file
         self._connection: Connection | None = None
         self._leader: Leader | None = None
         self._is_leader_suspect = False
@@ -58,7 +63,26 @@ class FetchConnection:
         return answer.last_stable if self._is_committed else answer.high_watermark
 
     def fetch(self, offset: int, bytes_max: int) -> PartitionData:
-        """The answer to a Fetch at `offset`: the one under way, or a new one."""
+        """The answer to a Fetch at `offset`: the one under way, or a new one.
+
+        Of a broker on this machine we ask where the records are, and read them there ourselves. If that
+        can not be done, be it once, it sends them as every broker does.
+        """
+        answer = self._receive(offset, bytes_max)
+        self.reads_files = False
+        if answer.reference is None:
+            return answer
+        if self._files is None or answer.reference.size > FETCH_FRAME_BYTES_MAX:
+            raise BadAnswer(f"{self.broker} told of records in a way that nobody asked for")
+        records = self._pool.take(answer.reference.size)
+        if self._files.read(answer.reference, records):
+            self.reads_files = True
+            return answer._replace(records=records)
+        self._files.close()
+        self._files = None
+        return self._receive(offset, bytes_max)
+
+    def _receive(self, offset: int, bytes_max: int) -> PartitionData:
         if self._asked is None or self._asked[1] != offset:
             self._open()
             self._send(offset, bytes_max)
@@ -66,7 +90,9 @@ class FetchConnection:
         assert connection is not None
         assert asked is not None
         self._asked = None
-        frame = self._pool.take(connection.receive_size(FETCH_FRAME_BYTES_MAX))
+        size = connection.receive_size(FETCH_FRAME_BYTES_MAX)
+        is_small = size < _WORTH_KEEPING_BYTES
+        frame = memoryview(bytearray(size)) if is_small else self._pool.take(size)
         connection.receive_into(frame)
         position = connection.check_answer(FETCH, self._version, asked[0], frame)
         try:
@@ -99,6 +125,7 @@ class FetchConnection:
             bytes_max,
             min(_WAIT_MS, connection.timeout_ms // 2),
             int(self._is_committed),
+            self._files is not None and connection.is_within_this_machine,
         )
         correlation_id = connection.send(
             FETCH, self._version, [encode_request(self._version, request)]

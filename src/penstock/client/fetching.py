@@ -1,7 +1,8 @@
 """Ranges of partitions, read at the speed of the network: whole batches out, nothing per record.
 
 The request for what comes next leaves as soon as an answer is there, before anyone looks at it, so the
-broker works while the caller does. A thread receives ahead of the caller, up to a bound.
+broker works while the caller does. A thread receives ahead of the caller, up to a bound; but what is read
+from files of this machine is at hand, and best read when it is used.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class RangeReader:
 
     `fetch_bytes` is what one request asks for; a batch that is larger comes whole. `prefetch` answers
     wait for the caller at most, so memory is bounded by about (prefetch + 2) × fetch_bytes. With 0 there
-    is no thread, and an answer is received when it is asked for.
+    is no thread, and an answer is received when it is asked for. `reads_files`: records of a broker on
+    this machine are read from its files, if it knows how to tell where they are.
 
     What passes (leader moved, connection lost, broker restarted) is tried again for the cluster's
     `retry_timeout_ms`. If the log ends before `end`, the reader waits `wait_ms` for it to grow, then
@@ -77,6 +79,7 @@ class RangeReader:
         prefetch: int = 2,
         isolation: Isolation = "read_uncommitted",
         wait_ms: int | None = None,
+        reads_files: bool = True,
     ) -> None:
         self.partition = partition
         self._stop = threading.Event()
@@ -89,14 +92,18 @@ class RangeReader:
             kept_max=prefetch + 3,
             is_committed=isolation == "read_committed",
             wait_ms=cluster.network.retry_timeout_ms if wait_ms is None else wait_ms,
+            reads_files=reads_files,
             stop=self._stop,
         )
         self._ahead = _Ahead(self._source, prefetch) if prefetch else None
 
     def __iter__(self) -> Iterator[Fetched]:
-        step = self._source.step if self._ahead is None else self._ahead.step
+        step = self._source.step
         try:
             while (fetched := step()) is not None:
+                if self._ahead is not None and not self._source.reads_files:
+                    self._ahead.start()  # from now on it is the one who uses the source
+                    step = self._ahead.step
                 yield fetched
                 del fetched  # or it would keep its buffer from being used again
         finally:
@@ -121,11 +128,14 @@ class _Ahead:
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def step(self) -> Fetched | None:
-        if self._thread is None:  # not before: a process that is forked in between has its own
+    def start(self) -> None:
+        """May be repeated. Not when it is made: a process that is forked in between has its own."""
+        if self._thread is None:
             name = f"read ahead {self._source.partition}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
+
+    def step(self) -> Fetched | None:
         with self._changed:
             while not self._ready:
                 if self._is_closed:
@@ -179,6 +189,7 @@ class _Source:
         kept_max: int,
         is_committed: bool,
         wait_ms: int,
+        reads_files: bool,
         stop: threading.Event,
     ) -> None:
         self.partition = partition
@@ -189,13 +200,23 @@ class _Source:
         self._wait_ms = wait_ms
         self._stop = stop
         self._connection = FetchConnection(
-            cluster, partition, BufferPool(kept_max), is_committed=is_committed, stop=stop
+            cluster,
+            partition,
+            BufferPool(kept_max),
+            is_committed=is_committed,
+            reads_files=reads_files,
+            stop=stop,
         )
         self._retry = Retry(f"reading {partition}", cluster.network.retry_timeout_ms, stop)
         self._seen_offsets = self._seen_bytes = 0
         self._empty_since = 0.0
         self._empty_answers = 0
         self._not_compacted = ""  # how we know; empty: nobody was asked yet
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether what came last was read from a file."""
+        return self._connection.reads_files
 
     def close(self) -> None:
         self._connection.close()

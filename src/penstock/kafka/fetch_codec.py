@@ -4,6 +4,8 @@ version 5    log start offset              version 12   flexible, last fetched e
 version 7    incremental sessions          version 13   topics by id
 version 9    current leader epoch          version 15   the replica id is a tagged field
 version 11   rack id, preferred replica
+
+A client of ours on the same machine asks for references in place of records: `wire.FileReference`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ from penstock.kafka.primitives import (
     write_topic,
 )
 from penstock.log import FileSlice
-from penstock.wire import INT32, read_uvarint, write_count, write_uvarint
+from penstock.wire import (
+    BY_REFERENCE,
+    INT32,
+    FileReference,
+    read_uvarint,
+    write_count,
+    write_uvarint,
+)
 
 _WAIT_MIN_MAX_ISOLATION: Final = struct.Struct(">iiib")
 _SESSION: Final = struct.Struct(">ii")
@@ -44,6 +53,7 @@ _LONE_COUNTS: Final = (2, 2, 0, 0, 1, 1, 0)  # lengths are one more than what fo
 
 _DATA_4: Final = struct.Struct(">ihqq")
 _DATA_5: Final = struct.Struct(">ihqqq")
+_DIVERGING_TAG: Final = 0
 _DIVERGING: Final = struct.Struct(">iq")
 _NO_REPLICA: Final = INT32.pack(-1)  # none is preferred over this one
 _LONE_DATA_13: Final = struct.Struct(">ihiB16sBihqqqBi")  # an answer up to its only records' length
@@ -73,6 +83,7 @@ class FetchRequest(NamedTuple):
     forgotten: list[tuple[Topic, list[int]]]
     rack_id: str
     replica_epoch: int = -1  # the registration of the replica that asks
+    by_reference: bool = False  # it can look into files of this machine
 
 
 class PartitionData(NamedTuple):
@@ -83,7 +94,7 @@ class PartitionData(NamedTuple):
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    records: FileSlice | bytes | None = None
+    records: FileSlice | FileReference | bytes | None = None
     diverging: tuple[int, int] | None = None
 
 
@@ -121,13 +132,15 @@ def decode_request(version: int, data: memoryview, position: int) -> FetchReques
     if version >= 11:
         rack_id, position = read_string(data, position, flexible)
     replica_epoch = -1
+    by_reference = False
     if version >= 15:
-        replica_id, replica_epoch = _read_replica_state(data, position)
+        replica_id, replica_epoch, by_reference = _read_request_tags(data, position)
     elif flexible:
         skip_tags(data, position)
     return FetchRequest(
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation,
         session_id, session_epoch, topics, forgotten, rack_id, replica_epoch,
+        by_reference,
     )  # fmt: skip
 
 
@@ -205,20 +218,23 @@ def _read_forgotten(
     return forgotten, position
 
 
-def _read_replica_state(data: memoryview, position: int) -> tuple[int, int]:
-    """The replica's id and epoch, which from version 15 on are a tagged field; -1 without it."""
+def _read_request_tags(data: memoryview, position: int) -> tuple[int, int, bool]:
+    """From version 15 on: the replica's id and epoch, -1 without them; whether references will do."""
     count, position = read_uvarint(data, position)
     check_tag_count(count)
     replica_id = replica_epoch = -1
+    by_reference = False
     for _ in range(count):
         tag, position = read_uvarint(data, position)
         size, position = read_uvarint(data, position)
         if tag == _REPLICA_STATE_TAG:
             replica_id, replica_epoch = _REPLICA.unpack_from(data, position)
+        elif tag == BY_REFERENCE:
+            by_reference = True
         position += size
     if position > len(data):
         raise IndexError("tagged fields end too early")
-    return replica_id, replica_epoch
+    return replica_id, replica_epoch, by_reference
 
 
 def encode_response(
@@ -252,13 +268,13 @@ def encode_response(
             if records is None and partition.diverging is None:  # as of a thousand that are quiet
                 memory.append(_data_head(version, partition) + nothing)
                 continue
-            size = records.size if isinstance(records, FileSlice) else len(records or b"")
+            size = _size_sent(records)
             memory.append(_data_head(version, partition) + _data_rest(version, size, aborted))
             if isinstance(records, FileSlice):
                 parts.append(b"".join(memory))
                 parts.append(records)
                 memory = []
-            elif records:
+            elif isinstance(records, bytes):
                 memory.append(records)
             if flexible:
                 memory.append(_data_tags(partition))
@@ -291,6 +307,12 @@ def _encode_lone(
     return [head + write_uvarint(records.size + 1), records, _THREE_TAGLESS]
 
 
+def _size_sent(records: FileSlice | FileReference | bytes | None) -> int:
+    if isinstance(records, FileSlice):
+        return records.size
+    return len(records) if isinstance(records, bytes) else 0
+
+
 def _data_head(version: int, data: PartitionData) -> bytes:
     return _DATA_5.pack(*data[:5]) if version >= 5 else _DATA_4.pack(*data[:4])
 
@@ -305,11 +327,12 @@ def _data_rest(version: int, size: int, aborted: bytes) -> bytes:
 
 
 def _data_tags(data: PartitionData) -> bytes:
-    if data.diverging is None:
-        return b"\x00"
-    return (
-        b"\x01\x00"
-        + write_uvarint(_DIVERGING.size + 1)
-        + _DIVERGING.pack(*data.diverging)
-        + b"\x00"
-    )
+    fields = []
+    if data.diverging is not None:
+        fields.append((_DIVERGING_TAG, _DIVERGING.pack(*data.diverging) + b"\x00"))
+    if isinstance(data.records, FileReference):
+        fields.append((BY_REFERENCE, data.records.encode()))
+    tags = [write_uvarint(len(fields))]
+    for tag, value in fields:
+        tags += (write_uvarint(tag), write_uvarint(len(value)), value)
+    return b"".join(tags)

@@ -6,6 +6,8 @@ import errno
 import os
 
 from penstock.errors import CorruptLogError
+from penstock.records.batch import HEADER_BYTES
+from penstock.wire import FileReference
 
 _fdatasync = getattr(os, "fdatasync", os.fsync)  # macOS has the second only
 
@@ -13,9 +15,10 @@ _fdatasync = getattr(os, "fdatasync", os.fsync)  # macOS has the second only
 class LogFile:
     """An open file; closed when the last one who holds it lets go, so a slice outlives a deletion."""
 
-    __slots__ = ("__weakref__", "fd")
+    __slots__ = ("__weakref__", "fd", "path")
 
     def __init__(self, path: str, flags: int) -> None:
+        self.path = path  # when it was opened: it may have been moved, or removed
         self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def __del__(self) -> None:
@@ -79,6 +82,13 @@ class FileSlice:
         if len(data) != self.size:
             raise CorruptLogError("segment", self.position, "the file is shorter than the log")
         return data
+
+    def reference(self) -> FileReference:
+        """Where the bytes are."""
+        status = os.fstat(self.file.fd)
+        header = self.file.pread(HEADER_BYTES, self.position)
+        path = os.fsencode(os.path.abspath(self.file.path))
+        return FileReference(status.st_dev, status.st_ino, self.position, self.size, header, path)
 
     def is_cached(self) -> bool:
         """Whether the system has both ends in memory, so that sending will not wait for a disk."""

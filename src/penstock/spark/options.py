@@ -158,6 +158,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
         connector="`kafka.max.partition.fetch.bytes`",
     ),
     Option(
+        name="readFiles", scope="read", kind="boolean", default="true",
+        help="Read the records of a broker on the same machine from its files, as it says where they are. "
+        "Where that can not be done, they come through the broker.",
+        connector="not there",
+    ),
+    Option(
         name="kafka.isolation.level", scope="read", default="read_uncommitted",
         choices=("read_uncommitted", "read_committed"),
         help="`read_committed` skips records of transactions that were aborted or are still open.",

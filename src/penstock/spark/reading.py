@@ -37,6 +37,7 @@ class ReadSettings:
 
     schema: StructType
     fetch_bytes: int
+    reads_files: bool
     isolation: Isolation
     check_crc: bool
     fail_on_data_loss: bool
@@ -46,6 +47,7 @@ class ReadSettings:
         return cls(
             schema=schema,
             fetch_bytes=options["fetchBytes"],
+            reads_files=options["readFiles"],
             isolation=options["kafka.isolation.level"],
             check_crc=options["kafka.check.crcs"],
             fail_on_data_loss=options["failOnDataLoss"],
@@ -99,6 +101,7 @@ def _read(
         wanted.end,
         fetch_bytes=settings.fetch_bytes,
         isolation=settings.isolation,
+        reads_files=settings.reads_files,
     )
     for fetched in reader:
         for decoded in decode_in_pieces(

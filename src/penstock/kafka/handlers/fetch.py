@@ -23,6 +23,7 @@ from penstock.kafka.fetch_codec import (
 from penstock.kafka.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, SESSIONLESS, FetchSession
 from penstock.kafka.primitives import Topic as TopicKey
 from penstock.log import ColdRead, FileSlice
+from penstock.wire import FileReference
 
 if TYPE_CHECKING:
     from penstock.kafka.router import KafkaDoor
@@ -68,7 +69,7 @@ def _answer_at_once(door: KafkaDoor, version: int, request: FetchRequest) -> lis
         found = log.read(asked.offset, bytes_max)
         if not isinstance(found, FileSlice) or found.size < request.min_bytes:
             return None
-        records = _inline(found, _INLINE_BYTES)
+        records = _as_sent(found, _INLINE_BYTES, by_reference=request.by_reference)
     except (ApiError, CorruptLogError, OSError):
         return None
     hw = log.high_watermark
@@ -284,7 +285,8 @@ class Fetch:
         inline_left = _INLINE_BYTES_IN_ALL
         for item in found:
             topic, partition = item.position.key
-            data = _data(partition, item, min(inline_left, _INLINE_BYTES))
+            inline_bytes = min(inline_left, _INLINE_BYTES)
+            data = _data(partition, item, inline_bytes, by_reference=self._request.by_reference)
             if isinstance(data.records, bytes):
                 inline_left -= len(data.records)
             topics.setdefault(topic, []).append(data)
@@ -308,16 +310,16 @@ class Fetch:
         return SESSIONLESS if self._session is None else self._session.id
 
 
-def _data(partition: int, item: Found, inline_bytes: int) -> PartitionData:
+def _data(partition: int, item: Found, inline_bytes: int, *, by_reference: bool) -> PartitionData:
     position = item.position
     if item.error is not None:
         position.told_high_watermark = -1  # whatever it is then is news when the error is gone
         hw, start = item.high_watermark, item.log_start_offset
         return PartitionData(partition, int(item.error.code), hw, hw, start)
-    records: FileSlice | bytes | None = None
+    records: FileSlice | FileReference | bytes | None = None
     if isinstance(item.records, FileSlice):
         try:
-            records = _inline(item.records, inline_bytes)
+            records = _as_sent(item.records, inline_bytes, by_reference=by_reference)
         except (CorruptLogError, OSError):
             return PartitionData(partition, int(ErrorCode.kafka_storage_error))
     position.told_high_watermark = item.high_watermark
@@ -328,9 +330,13 @@ def _data(partition: int, item: Found, inline_bytes: int) -> PartitionData:
     )  # fmt: skip
 
 
-def _inline(records: FileSlice, bytes_max: int) -> FileSlice | bytes:
-    """Few records as bytes, many as they are."""
-    return records.read() if records.size <= bytes_max else records
+def _as_sent(
+    records: FileSlice, inline_bytes: int, *, by_reference: bool
+) -> FileSlice | FileReference | bytes:
+    """Few records as bytes, many as they are, or as where they are for who can look there."""
+    if records.size <= inline_bytes:
+        return records.read()
+    return records.reference() if by_reference else records
 
 
 API = RawApi("fetch", decode_request, answer)
