@@ -11,11 +11,12 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "penstock"
 
 # What each module may import of ours, besides itself.
-BOTTOM = {"model", "errors", "clock", "settings", "telemetry", "wire", "sockets"}
+BOTTOM = {"model", "errors", "clock", "machine", "settings", "telemetry", "wire", "sockets"}
 ALLOWED: dict[str, set[str]] = {
     "model": set(),
     "errors": set(),
     "clock": {"model", "errors"},
+    "machine": set(),
     "settings": {"model", "errors"},
     "telemetry": {"model", "errors"},
     "wire": set(),

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.connection import Connection, parse_bootstrap
-from penstock.sockets import tune
+from penstock.client.errors import BrokerUnreachable
+from penstock.sockets import is_within_this_machine, tune
 from penstock.testing import TestBroker
 
 if not hasattr(socket, "TCP_CONGESTION"):
@@ -93,6 +94,30 @@ def test_a_connection_that_is_lost_already_is_left_to_who_uses_it() -> None:
         with pytest.raises(OSError, match="not connected"):
             connection.getpeername()
         tune(connection)
+
+
+def test_a_connection_that_is_lost_is_within_no_machine(connected: socket.socket) -> None:
+    assert is_within_this_machine(connected)
+    connected.close()
+    assert not is_within_this_machine(connected)
+
+
+def test_a_server_that_hangs_up_at_once_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def lost(address: tuple[str, int], timeout: float) -> socket.socket:
+            connection = socket.socket()
+            connection.settimeout(timeout)
+            connection.connect(address)
+            other, _ = server.accept()
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            other.close()
+            return connection
+
+        monkeypatch.setattr(socket, "create_connection", lost)
+        [address] = parse_bootstrap("{}:{}".format(*server.getsockname()))
+        with pytest.raises(BrokerUnreachable):
+            Connection(address, client_id="lost", timeout_ms=10_000)
 
 
 def test_our_client_tunes_its_connections(penstock: TestBroker) -> None:

@@ -79,8 +79,8 @@ class BrokerConfig:
         600_000, "Close a connection that sends nothing for this long.", at_least(1_000)
     )
     idle_poll_us: int = option(
-        100, "Look for the next request this long before sleeping, while requests come this close"
-        " behind each other; 0: sleep at once.",
+        100, "Look for the next request this long before sleeping, while they follow each other about as"
+        " closely; 0: sleep at once.",
         between(0, 1_000),
     )  # fmt: skip
     fetch_bytes_max: int = option(

@@ -21,8 +21,8 @@ BROKER_REPORT: Final = (
     12_001  # the key of a request of our own, far from Kafka's: `cluster.report_codec`
 )
 
-# A tagged field of our own, in Fetch: who asks with it may be answered with a `FileReference` in the field of
-# the same tag of a partition, in place of its records. Others skip the field.
+# A tagged field of our own, in Fetch. Who asks with the boot id of the broker's machine in it is answered
+# with a `FileReference`, in the same field of a partition, in place of many records. Others skip it.
 BY_REFERENCE: Final = 12_001
 _REFERENCE: Final = struct.Struct(">QQqi61s")
 

@@ -47,6 +47,13 @@ from tests.client.support import (
 PREFETCH = pytest.mark.parametrize("prefetch", [0, 2])
 
 
+READS_FILES = pytest.mark.parametrize("reads_files", [False, True])
+
+
+def is_reading_ahead() -> bool:
+    return any("read ahead" in thread.name for thread in threading.enumerate())
+
+
 @PREFETCH
 @pytest.mark.parametrize(("start", "end"), [(0, 2000), (0, 1), (1999, 2000), (150, 1250), (7, 7)])
 def test_exactly_the_range_comes(
@@ -338,9 +345,10 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_an_error(
 
 
 @PREFETCH
+@READS_FILES
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_broker_that_restarts_in_the_middle_loses_and_repeats_nothing(
-    running: ProcessBroker, prefetch: int, how: str
+    running: ProcessBroker, prefetch: int, reads_files: bool, how: str
 ) -> None:
     partition = TopicPartition(running.create_topic(), 0)
     starting = threading.Thread()
@@ -348,7 +356,15 @@ def test_a_broker_that_restarts_in_the_middle_loses_and_repeats_nothing(
     with Cluster(running.bootstrap) as cluster:
         fill(cluster, partition, 6000, size=1_000)
         seen: list[tuple[int, int]] = []
-        reader = RangeReader(cluster, partition, 0, 6000, fetch_bytes=100_000, prefetch=prefetch)
+        reader = RangeReader(
+            cluster,
+            partition,
+            0,
+            6000,
+            fetch_bytes=100_000,
+            prefetch=prefetch,
+            reads_files=reads_files,
+        )
         for count, chunk in enumerate(reader):
             seen += records_in(chunk, 0, 6000)
             if count in (5, 20, 30):
@@ -380,14 +396,23 @@ def test_a_network_that_cuts_connections_loses_and_repeats_nothing(
 
 
 @PREFETCH
+@READS_FILES
 def test_a_broker_that_hangs_is_given_up_in_time_by_name(
-    running: ProcessBroker, prefetch: int
+    running: ProcessBroker, prefetch: int, reads_files: bool
 ) -> None:
     partition = TopicPartition(running.create_topic(), 0)
     with Cluster(running.bootstrap, request_timeout_ms=400, retry_timeout_ms=1_000) as cluster:
         fill(cluster, partition, 4000, size=1_000)
         chunks = iter(
-            RangeReader(cluster, partition, 0, 4000, fetch_bytes=100_000, prefetch=prefetch)
+            RangeReader(
+                cluster,
+                partition,
+                0,
+                4000,
+                fetch_bytes=100_000,
+                prefetch=prefetch,
+                reads_files=reads_files,
+            )
         )
         next(chunks)
         os.kill(running.pid, signal.SIGSTOP)
@@ -405,9 +430,10 @@ def test_a_reader_that_is_closed_early_ends_its_thread_and_connection(
     cluster: Cluster, partition: TopicPartition
 ) -> None:
     fill(cluster, partition, 4000, size=1_000)
-    reader = RangeReader(cluster, partition, 0, 4000, fetch_bytes=100_000)
+    reader = RangeReader(cluster, partition, 0, 4000, fetch_bytes=100_000, reads_files=False)
     chunks = iter(reader)
     next(chunks)
+    assert is_reading_ahead()
     connection = reader._source._connection._connection
     assert connection is not None
     reader.close()
@@ -430,9 +456,10 @@ def test_an_iteration_that_is_dropped_ends_the_thread(
     cluster: Cluster, partition: TopicPartition
 ) -> None:
     fill(cluster, partition, 4000, size=1_000)
-    for _ in RangeReader(cluster, partition, 0, 4000, fetch_bytes=100_000):
+    for _ in RangeReader(cluster, partition, 0, 4000, fetch_bytes=100_000, reads_files=False):
+        assert is_reading_ahead()
         break
-    eventually(lambda: not any("read ahead" in thread.name for thread in threading.enumerate()))
+    eventually(lambda: not is_reading_ahead())
 
 
 def test_a_reader_may_be_made_before_a_fork_and_used_after_it(

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,29 @@ from penstock.model import TopicPartition
 from penstock.testing import ThreadBroker, broker
 from penstock.testing.proxy import Proxy, proxies
 from penstock.wire import FileReference
-from tests.client.support import delete_before, fill, read_range
+from tests.client.support import (
+    delete_before,
+    eventually,
+    fill,
+    read_all,
+    read_range,
+    records_in,
+)
 
 RECORDS = 2_000
 SIZE = 1_000
 LOG_BYTES = RECORDS * SIZE
+
+
+shows_open_files = pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="nobody tells which files are open"
+)
+
+
+def open_files(directory: Path) -> list[str]:
+    links = [Path("/dev/fd", name) for name in os.listdir("/dev/fd")]
+    targets = [os.path.realpath(link) for link in links]
+    return [target for target in targets if Path(target).is_relative_to(directory)]
 
 
 class Wire:
@@ -140,9 +159,77 @@ def test_a_copy_is_not_taken_for_the_file(watched: Watched) -> None:
         assert watched.bytes_sent_for(watched.reader()) > LOG_BYTES
 
 
-def test_one_file_that_is_not_here_is_not_asked_for_again_and_again(watched: Watched) -> None:
-    with moved_away(watched.directory):
-        assert watched.bytes_sent_for(watched.reader()) < LOG_BYTES * 1.5
+def test_files_that_are_not_here_are_asked_for_once(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[FileReference] = []
+
+    def refuse(files: LocalFiles, reference: FileReference, into: memoryview) -> bool:
+        asked.append(reference)
+        return False
+
+    monkeypatch.setattr(LocalFiles, "read", refuse)
+    assert watched.bytes_sent_for(watched.reader()) > LOG_BYTES
+    assert len(asked) == 1
+
+
+def test_a_client_of_another_machine_is_sent_the_records(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it has come to look like one of this machine: through a tunnel, for example."""
+    monkeypatch.setattr("penstock.client.fetch_codec.boot_id", lambda: "another")
+    assert watched.bytes_sent_for(watched.reader()) > LOG_BYTES
+
+
+def test_segments_removed_meanwhile_are_reported_as_ever(penstock_broker: Any) -> None:
+    running = penstock_broker(retention_check_interval_ms=50)
+    small = {"segment.bytes": "1048576", "retention.ms": "-1"}
+    partition = TopicPartition(running.create_topic(settings=small), 0)
+    with Cluster(running.bootstrap) as cluster:
+        fill(cluster, partition, 5 * RECORDS, per_batch=200, size=SIZE)
+        reader = iter(RangeReader(cluster, partition, 0, 5 * RECORDS, fetch_bytes=300_000))
+        next(reader)
+        delete_before(running, partition, 4 * RECORDS)
+        directory = Path(running.data_dir, partition.topic, "0")
+        eventually(lambda: len(list(directory.glob("*.log"))) < 5)
+        with pytest.raises(OffsetOutOfRange):
+            list(reader)
+
+
+def test_a_range_over_many_segments_comes_whole(watched: Watched) -> None:
+    small = watched.broker.create_topic(settings={"segment.bytes": "1048576"})
+    partition = TopicPartition(small, 0)
+    fill(watched.cluster, partition, 5 * RECORDS, per_batch=200, size=SIZE)
+    segments = list(Path(watched.broker.data_dir, small, "0").glob("*.log"))
+    assert len(segments) > 5
+    before = watched.wire.bytes_sent
+    assert read_all(watched.cluster, partition) == list(range(5 * RECORDS))
+    assert watched.wire.bytes_sent - before < LOG_BYTES
+
+
+def test_a_reader_goes_on_by_the_wire_when_a_file_is_gone_half_way(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = RangeReader(
+        watched.cluster, watched.partition, 0, RECORDS, fetch_bytes=300_000, prefetch=2
+    )
+    chunks = iter(reader)
+    seen = records_in(next(chunks), 0, RECORDS)
+    monkeypatch.setattr(LocalFiles, "read", lambda *_: False)
+    for chunk in chunks:
+        seen += records_in(chunk, 0, RECORDS)
+    assert seen == [(n, n) for n in range(RECORDS)]
+
+
+@shows_open_files
+def test_the_file_is_closed_at_the_end_of_the_range(watched: Watched) -> None:
+    """And not when the reader happens to be collected."""
+    before = len(open_files(watched.directory))  # the broker's, which is in this process
+    reader = watched.reader()
+    opened = [len(open_files(watched.directory)) for _ in reader]
+    assert max(opened) == before + 1
+    assert len(open_files(watched.directory)) == before
+    assert reader is not None
 
 
 def test_records_deleted_meanwhile_are_reported_as_ever(watched: Watched) -> None:
@@ -213,15 +300,30 @@ def test_a_file_that_is_open_can_be_read_when_it_is_gone(files: LocalFiles, file
     assert files.read(meant, memoryview(bytearray(100)))
 
 
+@shows_open_files
 def test_at_most_one_file_is_open(files: LocalFiles, tmp_path: Path) -> None:
-    before = len(os.listdir("/dev/fd"))
     for name in "abc":
         path = tmp_path / name
         path.write_bytes(HEADER + b"x" * 100)
         assert files.read(reference(path), memoryview(bytearray(100)))
-    assert len(os.listdir("/dev/fd")) == before + 1
+        assert open_files(tmp_path) == [str(path)]
     files.close()
-    assert len(os.listdir("/dev/fd")) == before
+    assert open_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("path", [b"/dev/null", b"/\0", b"/", b""])
+def test_what_is_no_file_is_refused(files: LocalFiles, path: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        status = os.stat(path)
+        meant = FileReference(status.st_dev, status.st_ino, 0, 61, HEADER, path)
+        assert not files.read(meant, memoryview(bytearray(61)))
+    assert not files.read(FileReference(0, 0, 0, 61, HEADER, path), memoryview(bytearray(61)))
+
+
+def test_a_pipe_is_not_waited_for(files: LocalFiles, tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert not files.read(reference(path), memoryview(bytearray(100)))
 
 
 def test_a_reference_that_cannot_be_is_refused(file: Path) -> None:

@@ -21,6 +21,7 @@ from penstock.kafka.handlers import REGISTRY
 from penstock.kafka.primitives import ELEMENTS_MAX
 from penstock.log import FileSlice
 from penstock.log.segment import LogFile
+from penstock.machine import boot_id
 from penstock.wire import BY_REFERENCE, FileReference
 from tests.kafka.codec_rules import (
     checked,
@@ -282,12 +283,13 @@ REFERENCE = FileReference(3, 2**63, 4096, 100, bytes(range(61)), b"/data/orders/
 
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version >= 12])
-def test_who_asks_for_references_is_known_from_version_15_on(version: int) -> None:
-    """Before, a tagged field at the end of a request is nobody's."""
+@pytest.mark.parametrize("machine", [boot_id(), "another", ""])
+def test_who_asks_for_references_is_known_from_version_15_on(version: int, machine: str) -> None:
+    """If it is on this machine. Before, a tagged field at the end of a request is nobody's."""
     request_type = kio.index.load_request_schema(FETCH, version)
     asked = build(request_type, {"replica_state": {"replica_id": 7, "replica_epoch": 8}})
-    found = read(version, encode_with_tags(asked, [(BY_REFERENCE, b"")]))
-    assert found.by_reference == (version >= 15)
+    found = read(version, encode_with_tags(asked, [(BY_REFERENCE, machine.encode())]))
+    assert found.by_reference == (version >= 15 and machine == boot_id())
     assert found.replica_id == plain(version, asked)["replica_id"]
 
 

@@ -15,6 +15,7 @@ import uuid
 from typing import Final, NamedTuple
 
 from penstock.client.wire import read_string
+from penstock.machine import boot_id
 from penstock.records.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
 from penstock.wire import (
     BY_REFERENCE,
@@ -98,9 +99,15 @@ def encode_request(version: int, request: FetchRequest) -> bytes:
         tags,  # of the topic
         write_count(0, flexible) if version >= 7 else b"",  # forgotten topics
         write_string("", flexible) if version >= 11 else b"",  # rack
-        _REFERENCE_WANTED if request.by_reference and version >= REFERENCES_FROM else tags,
+        _by_reference() if request.by_reference and version >= REFERENCES_FROM else tags,
     ]
     return b"".join(parts)
+
+
+def _by_reference() -> bytes:
+    """The only tagged field: on which machine references can be followed."""
+    machine = boot_id().encode()
+    return b"\x01" + write_uvarint(BY_REFERENCE) + write_uvarint(len(machine)) + machine
 
 
 def _partition(version: int, request: FetchRequest) -> bytes:

@@ -78,8 +78,8 @@ class FetchConnection:
         if self._files.read(answer.reference, records):
             self.reads_files = True
             return answer._replace(records=records)
-        self._files.close()
-        self._files = None
+        del records
+        self.close_files()
         return self._receive(offset, bytes_max)
 
     def _receive(self, offset: int, bytes_max: int) -> PartitionData:
@@ -170,6 +170,12 @@ class FetchConnection:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def close_files(self) -> None:
+        """And read no more of them. For the thread that fetches."""
+        if self._files is not None:
+            self._files.close()
+            self._files = None
 
     def close(self) -> None:
         connection = self._connection

@@ -101,7 +101,7 @@ class RangeReader:
         step = self._source.step
         try:
             while (fetched := step()) is not None:
-                if self._ahead is not None and not self._source.reads_files:
+                if self._ahead is not None and self._source.is_sent_more:
                     self._ahead.start()  # from now on it is the one who uses the source
                     step = self._ahead.step
                 yield fetched
@@ -214,9 +214,9 @@ class _Source:
         self._not_compacted = ""  # how we know; empty: nobody was asked yet
 
     @property
-    def reads_files(self) -> bool:
-        """Whether what came last was read from a file."""
-        return self._connection.reads_files
+    def is_sent_more(self) -> bool:
+        """Whether more is to come, and not from a file, as far as what came last tells."""
+        return self._position < self._end and not self._connection.reads_files
 
     def close(self) -> None:
         self._connection.close()
@@ -237,6 +237,7 @@ class _Source:
             if fetched is not None:
                 return fetched
         self._connection.close()
+        self._connection.close_files()
         return None
 
     def _bytes_to_ask(self) -> int:

@@ -7,11 +7,13 @@ changes bytes that it has told of, so whoever has the file open may read them wh
 from __future__ import annotations
 
 import os
+import stat
 from typing import Final
 
 from penstock.wire import FileReference
 
 _NOT_A_FILE: Final = -1
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # it may be anything
 
 
 class LocalFiles:
@@ -25,7 +27,7 @@ class LocalFiles:
         """Fill `into` with the bytes that are meant. False: they are not here, or not for us to read."""
         try:
             return self._open(reference) and self._fill(reference, into)
-        except OSError:
+        except (OSError, ValueError):  # the second for what can be no path
             return False
 
     def _open(self, reference: FileReference) -> bool:
@@ -33,9 +35,10 @@ class LocalFiles:
         wanted = reference.path, reference.device, reference.inode
         if wanted != self._opened:
             self.close()
-            self._fd = os.open(reference.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.open(reference.path, _FLAGS)
             status = os.fstat(self._fd)
-            self._opened = reference.path, status.st_dev, status.st_ino
+            if stat.S_ISREG(status.st_mode):
+                self._opened = reference.path, status.st_dev, status.st_ino
         return wanted == self._opened
 
     def _fill(self, reference: FileReference, into: memoryview) -> bool:
@@ -49,9 +52,8 @@ class LocalFiles:
 
     def close(self) -> None:
         """May be repeated."""
-        if self._fd != _NOT_A_FILE:
-            os.close(self._fd)
-            self._fd = _NOT_A_FILE
-            self._opened = None
+        fd, self._fd, self._opened = self._fd, _NOT_A_FILE, None
+        if fd != _NOT_A_FILE:
+            os.close(fd)
 
     __del__ = close

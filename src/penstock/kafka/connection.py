@@ -145,8 +145,12 @@ class Connection:
             self._settle()
         else:
             self._handle_received()
-        if self._buffer is None:
-            self._idle_polling.on_handled()
+        self._note_answered()
+
+    def _note_answered(self) -> None:
+        """If all that came is answered, the client may be about to send the next request."""
+        if self._buffer is None and not self._slots:
+            self._idle_polling.on_answered()
 
     def _on_hang_up(self) -> None:
         """Close, but for requests that came and wait for a handler: they are begun before."""
@@ -316,6 +320,7 @@ class Connection:
             self._unsent_bytes -= first.size
             self._send(first.parts, first.size)
         self._unblock()
+        self._note_answered()
 
     def _fill(self, slot: _Slot, answer: Answer) -> None:
         slot.parts, slot.size = _framed(slot.correlation_id, slot.header, answer)

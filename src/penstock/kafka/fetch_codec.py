@@ -26,6 +26,7 @@ from penstock.kafka.primitives import (
     write_topic,
 )
 from penstock.log import FileSlice
+from penstock.machine import boot_id
 from penstock.wire import (
     BY_REFERENCE,
     INT32,
@@ -83,7 +84,7 @@ class FetchRequest(NamedTuple):
     forgotten: list[tuple[Topic, list[int]]]
     rack_id: str
     replica_epoch: int = -1  # the registration of the replica that asks
-    by_reference: bool = False  # it can look into files of this machine
+    by_reference: bool = False  # from this machine, where it can look into files
 
 
 class PartitionData(NamedTuple):
@@ -230,7 +231,7 @@ def _read_request_tags(data: memoryview, position: int) -> tuple[int, int, bool]
         if tag == _REPLICA_STATE_TAG:
             replica_id, replica_epoch = _REPLICA.unpack_from(data, position)
         elif tag == BY_REFERENCE:
-            by_reference = True
+            by_reference = data[position : position + size] == boot_id().encode()
         position += size
     if position > len(data):
         raise IndexError("tagged fields end too early")

@@ -8,17 +8,16 @@ the two cases apart, so after a `kill -9` only the last moments are scanned, syn
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
-import uuid
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from crc32c import crc32c
 
 from penstock.log.files import Directory, replace_file
+from penstock.machine import boot_id
 
 logger = logging.getLogger(__name__)
 
@@ -30,16 +29,6 @@ _FORMAT: Final = 1
 INDEXES_NOT_WHOLE: Final = "not whole"
 INDEXES_WRITTEN: Final = "written"
 INDEXES_DURABLE: Final = "durable"
-
-
-@functools.cache
-def boot_id() -> str:
-    """The same for as long as the machine is up; where that cannot be known, new for each process."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return str(uuid.uuid4())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

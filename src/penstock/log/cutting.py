@@ -22,7 +22,6 @@ from penstock.log.checkpoint import (
     INDEXES_WRITTEN,
     Checkpoint,
     Position,
-    boot_id,
     save,
 )
 from penstock.log.durable import DurableLog
@@ -34,6 +33,7 @@ from penstock.log.plans import CutPlan, RemovalPlan
 from penstock.log.producers import ProducerStates
 from penstock.log.segment import Segment, UncheckedGapError
 from penstock.log.watermark import Place
+from penstock.machine import boot_id
 
 
 class CuttableLog(DurableLog):

@@ -20,7 +20,6 @@ from penstock.log.checkpoint import (
     SYNC_FAILED,
     Checkpoint,
     Position,
-    boot_id,
 )
 from penstock.log.files import Directory, LogFile
 from penstock.log.indexing import Trust
@@ -28,6 +27,7 @@ from penstock.log.plans import CheckpointPlan, CheckpointTurn, CutPlan, Saved, S
 from penstock.log.recovery import recover
 from penstock.log.segment import OpenFiles, Segment
 from penstock.log.watermark import Watermark
+from penstock.machine import boot_id
 from penstock.settings import TopicConfig
 
 _NOTHING: Final = Position(segment=0, byte=0, offset=0)

@@ -18,7 +18,7 @@ class LogFile:
     __slots__ = ("__weakref__", "fd", "path")
 
     def __init__(self, path: str, flags: int) -> None:
-        self.path = path  # when it was opened: it may have been moved, or removed
+        self.path = path  # where it was opened: it may have been moved, or removed
         self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def __del__(self) -> None:
@@ -87,7 +87,9 @@ class FileSlice:
         """Where the bytes are."""
         status = os.fstat(self.file.fd)
         header = self.file.pread(HEADER_BYTES, self.position)
-        path = os.fsencode(os.path.abspath(self.file.path))
+        if len(header) != HEADER_BYTES:
+            raise CorruptLogError("segment", self.position, "the file is shorter than the log")
+        path = os.fsencode(self.file.path)
         return FileReference(status.st_dev, status.st_ino, self.position, self.size, header, path)
 
     def is_cached(self) -> bool:

@@ -19,8 +19,8 @@ import uuid
 from typing import Final
 
 from penstock.errors import ConfigError
-from penstock.log.checkpoint import boot_id
 from penstock.log.files import Directory, replace_file
+from penstock.machine import boot_id
 
 logger = logging.getLogger(__name__)
 
