@@ -20,8 +20,16 @@ from bench.brokers import BROKERS, Broker
 from bench.jars import BENCH
 from bench.run import end_on_sigterm, progress_on
 from bench.spark import jars
-from bench.spark.cases import CEILING, CONNECTOR, CONNECTOR_KAFKA, OURS, PARTITIONS, Workload
-from bench.spark.report import CASES, CEILING_CASES, SparkResults, rows
+from bench.spark.cases import (
+    CEILING,
+    CONNECTOR,
+    CONNECTOR_KAFKA,
+    OURS,
+    OURS_SENT,
+    PARTITIONS,
+    Workload,
+)
+from bench.spark.report import CASES, COLUMNS, SparkResults, is_measured, rows
 
 _RUNS = BENCH / ".runs"
 _WARM_UP = Workload(topic="warm-up", records=3_000_000, size=100)
@@ -30,7 +38,7 @@ _WORKLOADS = (
     Workload(topic="1KiB", records=2_000_000, size=1024),
 )
 _QUICK_SCALE = 20
-VARIANTS = (OURS, CONNECTOR, CONNECTOR_KAFKA, CEILING)
+VARIANTS = (OURS, OURS_SENT, CONNECTOR, CONNECTOR_KAFKA, CEILING)
 
 
 class SparkFailedError(BenchError):
@@ -65,7 +73,7 @@ def _load(broker: Broker, load: Workload) -> None:
 
 def _plan(arguments: argparse.Namespace, brokers: dict[str, Broker], directory: Path) -> Path:
     variants = arguments.variants or [*VARIANTS]
-    of = {OURS: "penstock", CONNECTOR: "penstock", CONNECTOR_KAFKA: "kafka"}
+    of = dict.fromkeys((OURS, OURS_SENT, CONNECTOR), "penstock") | {CONNECTOR_KAFKA: "kafka"}
     conf = {
         "spark.jars": ",".join(jars.connector()),
         "spark.driver.memory": "4g",
@@ -85,7 +93,7 @@ def _plan(arguments: argparse.Namespace, brokers: dict[str, Broker], directory: 
             if variant in of
         },
         "turns": {
-            case: [variant for variant in variants if variant != CEILING or case in CEILING_CASES]
+            case: [variant for variant in variants if is_measured(case, variant)]
             for case in CASES
             if case in (arguments.only or [case])
         },
@@ -181,9 +189,7 @@ def main() -> None:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
     is_full = not (arguments.quick or arguments.only or arguments.variants or arguments.conf)
     page = report.write_spark(results, BENCH if is_full else _RUNS / "last")
-    table = Table(
-        "rows/s", "Penstock's source", "connector", "connector, Kafka", "ratio", "bar", "met"
-    )
+    table = Table(*COLUMNS)
     for row in rows(results):
         table.add_row(*row)
     console.print(table)

@@ -14,8 +14,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OURS, CONNECTOR, CONNECTOR_KAFKA = "penstock", "connector", "connector, Kafka"
+OURS_SENT = "penstock, sent"  # as if the broker were on another machine
 CEILING = "ceiling"  # not a way to read a topic: what bounds ours
-_FORMATS = {OURS: "penstock", CONNECTOR: "kafka", CONNECTOR_KAFKA: "kafka", CEILING: "ceiling"}
+_FORMATS = {
+    OURS: "penstock",
+    OURS_SENT: "penstock",
+    CONNECTOR: "kafka",
+    CONNECTOR_KAFKA: "kafka",
+    CEILING: "ceiling",
+}
 _TRIGGERS = 4
 PARTITIONS = 4
 _RECORD_OVERHEAD_BYTES = 20  # with a key
@@ -141,7 +148,8 @@ class Runner:
     def _options(self, variant: str, load: Workload) -> dict[str, Any]:
         if variant == CEILING:
             return {"rows": load.records, "size": load.size, "tasks": PARTITIONS}
-        return {"kafka.bootstrap.servers": self._bootstraps[variant], "subscribe": load.topic}
+        options = {"kafka.bootstrap.servers": self._bootstraps[variant], "subscribe": load.topic}
+        return {**options, "readFiles": "false"} if variant == OURS_SENT else options
 
     def _connect(self, variant: str) -> Connection:
         return Connection(int(self._bootstraps[variant].rpartition(":")[2]))
