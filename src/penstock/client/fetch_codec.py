@@ -33,9 +33,6 @@ from penstock.wire import (
 TOPIC_IDS_FROM: Final = 13
 REFERENCES_FROM: Final = 15
 _FLEXIBLE_FROM: Final = 12
-_REFERENCE_WANTED: Final = (
-    b"\x01" + write_uvarint(BY_REFERENCE) + b"\x00"
-)  # one tagged field, empty
 _NO_SESSION: Final = struct.pack(">ii", 0, -1)
 _CONSUMER: Final = INT32.pack(-1)  # who asks is no replica
 
