@@ -44,6 +44,12 @@ def is_undelayed(connection: socket.socket) -> bool:
     return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
 
+def reset(connection: socket.socket) -> None:
+    """Hang up without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
 def use_another(connection: socket.socket) -> str:
     """Have it begin with anything but Reno, as far as the system has something else."""
     for name in ("bbr", "cubic"):
@@ -86,8 +92,7 @@ def test_a_connection_that_is_lost_already_is_left_to_who_uses_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         connection = socket.create_connection(server.getsockname())
         other, _ = server.accept()
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        other.close()  # by a reset
+        reset(other)
     with connection:
         with pytest.raises(ConnectionResetError):
             connection.recv(1)
@@ -110,8 +115,7 @@ def test_a_server_that_hangs_up_at_once_can_not_be_reached(monkeypatch: pytest.M
             connection.settimeout(timeout)
             connection.connect(address)
             other, _ = server.accept()
-            other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            other.close()
+            reset(other)
             return connection
 
         monkeypatch.setattr(socket, "create_connection", lost)

@@ -95,6 +95,19 @@ def skip_tagged(data: memoryview, position: int, count: int) -> int:
     return position
 
 
+def read_tagged(data: memoryview, position: int, count: int) -> tuple[dict[int, memoryview], int]:
+    """`count` tagged fields by their tags, and the position behind them."""
+    fields: dict[int, memoryview] = {}
+    for _ in range(count):
+        tag, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
+        fields[tag] = data[position : position + size]
+        position += size
+    if position > len(data):
+        raise IndexError("tagged fields end too early")
+    return fields, position
+
+
 def skip_tags(data: memoryview, position: int) -> int:
     """The position behind a section of tagged fields, none of which is read."""
     count, position = read_uvarint(data, position)

@@ -126,7 +126,7 @@ def test_both_ways_give_the_same_bytes(watched: Watched) -> None:
 
 
 def test_a_broker_elsewhere_is_not_asked(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.client.connection.is_within_this_machine", lambda _: False)
+    monkeypatch.setattr("penstock.client.fetch_connection.is_within_this_machine", lambda _: False)
     with Cluster(watched.bootstrap) as far:
         reader = RangeReader(far, watched.partition, 0, RECORDS, prefetch=0)
         assert watched.bytes_sent_for(reader) > LOG_BYTES

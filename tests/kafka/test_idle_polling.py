@@ -17,7 +17,7 @@ LIMIT_S = LIMIT_US / 1e6
 
 
 class Loop:
-    """What an event loop is to `IdlePolling`: a clock, and callbacks of which the next turn runs one."""
+    """What an event loop is to `IdlePolling`: a clock, and callbacks for the next turn."""
 
     def __init__(self, limit_us: int = LIMIT_US) -> None:
         self.now_s = 1000.0

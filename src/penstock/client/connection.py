@@ -29,7 +29,7 @@ from penstock.client.wire import (
     request_header,
 )
 from penstock.errors import ConfigError, ErrorCode
-from penstock.sockets import is_within_this_machine, tune
+from penstock.sockets import tune
 from penstock.wire import INT32
 
 FETCH_FRAME_BYTES_MAX: Final = 512 << 20  # a batch comes whole, however large its topic lets it be
@@ -61,7 +61,6 @@ class Connection:
         self.timeout_ms = timeout_ms
         self._socket = self._connected()
         try:
-            self.is_within_this_machine = is_within_this_machine(self._socket)
             self._versions = self._negotiated()
         except BaseException:
             self.close()

@@ -23,6 +23,7 @@ from penstock.wire import (
     FileReference,
     read_bytes_size,
     read_count,
+    read_tagged,
     read_uvarint,
     skip_tags,
     write_count,
@@ -173,15 +174,9 @@ def _read_partition(
 
 def _read_reference(data: memoryview, position: int) -> FileReference | None:
     """Of the tagged fields of a partition, the one that we know."""
-    reference = None
     count, position = read_uvarint(data, position)
-    for _ in range(count):
-        tag, position = read_uvarint(data, position)
-        size, position = read_uvarint(data, position)
-        if tag == BY_REFERENCE:
-            reference = FileReference.decode(data[position : position + size])
-        position += size
-    return reference
+    fields, _ = read_tagged(data, position, count)
+    return FileReference.decode(fields[BY_REFERENCE]) if BY_REFERENCE in fields else None
 
 
 class Whole(NamedTuple):

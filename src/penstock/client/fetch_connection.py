@@ -22,6 +22,7 @@ from penstock.client.topology import Leader
 from penstock.client.wire import FETCH, MALFORMED
 from penstock.errors import ErrorCode
 from penstock.model import TopicPartition
+from penstock.sockets import is_within_this_machine
 
 _WORTH_KEEPING_BYTES: Final = 64 << 10  # an answer without records is no use of a kept buffer
 _WAIT_MS: Final = 500  # how long a broker may wait for a record before it says that there is none
@@ -48,6 +49,7 @@ class FetchConnection:
         self._files = LocalFiles() if reads_files else None
         self.reads_files = False  # whether the last answer's records came from a file
         self._connection: Connection | None = None
+        self._is_beside_us = False  # the broker that it leads to
         self._leader: Leader | None = None
         self._is_leader_suspect = False
         self._topic_id: uuid.UUID | None = None  # of the topic that the first records came from
@@ -125,7 +127,7 @@ class FetchConnection:
             bytes_max,
             min(_WAIT_MS, connection.timeout_ms // 2),
             int(self._is_committed),
-            self._files is not None and connection.is_within_this_machine,
+            self._files is not None and self._is_beside_us,
         )
         correlation_id = connection.send(
             FETCH, self._version, [encode_request(self._version, request)]
@@ -142,6 +144,7 @@ class FetchConnection:
         assert self._leader is not None
         connection = self._cluster.network.connect(self._leader.address)
         self._connection = connection
+        self._is_beside_us = is_within_this_machine(connection.raw)
         self._version = connection.version_of(FETCH)
         if self._leader.topic_id is None:
             self._version = min(self._version, TOPIC_IDS_FROM - 1)

@@ -12,6 +12,7 @@ from penstock.wire import (
     UUID_BYTES,
     read_bytes_size,
     read_count,
+    read_tagged,
     read_uvarint,
     skip_tags,
     write_uvarint,
@@ -142,14 +143,8 @@ def _read_partition(topic_id: bytes, data: memoryview, position: int) -> tuple[A
 
 
 def _read_tags(data: memoryview, position: int) -> tuple[EpochEnd | None, int]:
-    diverging = None
     count, position = read_uvarint(data, position)
-    for _ in range(count):
-        tag, position = read_uvarint(data, position)
-        size, position = read_uvarint(data, position)
-        if tag == _DIVERGING_TAG:
-            diverging = EpochEnd(*_DIVERGING.unpack_from(data, position))
-        position += size
-    if position > len(data):
-        raise IndexError("tagged fields end too early")
-    return diverging, position
+    fields, position = read_tagged(data, position, count)
+    if _DIVERGING_TAG not in fields:
+        return None, position
+    return EpochEnd(*_DIVERGING.unpack_from(fields[_DIVERGING_TAG])), position

@@ -31,6 +31,7 @@ from penstock.wire import (
     BY_REFERENCE,
     INT32,
     FileReference,
+    read_tagged,
     read_uvarint,
     write_count,
     write_uvarint,
@@ -223,19 +224,12 @@ def _read_request_tags(data: memoryview, position: int) -> tuple[int, int, bool]
     """From version 15 on: the replica's id and epoch, -1 without them; whether references will do."""
     count, position = read_uvarint(data, position)
     check_tag_count(count)
+    fields, _ = read_tagged(data, position, count)
     replica_id = replica_epoch = -1
-    by_reference = False
-    for _ in range(count):
-        tag, position = read_uvarint(data, position)
-        size, position = read_uvarint(data, position)
-        if tag == _REPLICA_STATE_TAG:
-            replica_id, replica_epoch = _REPLICA.unpack_from(data, position)
-        elif tag == BY_REFERENCE:
-            by_reference = data[position : position + size] == boot_id().encode()
-        position += size
-    if position > len(data):
-        raise IndexError("tagged fields end too early")
-    return replica_id, replica_epoch, by_reference
+    if _REPLICA_STATE_TAG in fields:
+        replica_id, replica_epoch = _REPLICA.unpack_from(fields[_REPLICA_STATE_TAG])
+    machine = bytes(fields.get(BY_REFERENCE, b""))
+    return replica_id, replica_epoch, machine == boot_id().encode()
 
 
 def encode_response(

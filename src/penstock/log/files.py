@@ -78,19 +78,20 @@ class FileSlice:
 
     def read(self) -> bytes:
         """The bytes themselves. From disk if they are not cached: see `is_cached`."""
-        data = self.file.pread(self.size, self.position)
-        if len(data) != self.size:
-            raise CorruptLogError("segment", self.position, "the file is shorter than the log")
-        return data
+        return self._begin(self.size)
 
     def reference(self) -> FileReference:
         """Where the bytes are."""
         status = os.fstat(self.file.fd)
-        header = self.file.pread(HEADER_BYTES, self.position)
-        if len(header) != HEADER_BYTES:
-            raise CorruptLogError("segment", self.position, "the file is shorter than the log")
+        header = self._begin(HEADER_BYTES)
         path = os.fsencode(self.file.path)
         return FileReference(status.st_dev, status.st_ino, self.position, self.size, header, path)
+
+    def _begin(self, size: int) -> bytes:
+        data = self.file.pread(size, self.position)
+        if len(data) != size:
+            raise CorruptLogError("segment", self.position, "the file is shorter than the log")
+        return data
 
     def is_cached(self) -> bool:
         """Whether the system has both ends in memory, so that sending will not wait for a disk."""
