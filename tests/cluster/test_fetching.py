@@ -370,4 +370,4 @@ async def test_followers_connect_from_the_address_they_listen_on(patient: Stage)
     leader, follower = await patient.add(1), await patient.add(2)
     await patient.create(leader, follower)
     await patient.until_in_sync(leader, follower)
-    assert {connection.host for connection in leader.server._connections} == {"127.0.0.2"}
+    assert {connection.caller.host for connection in leader.server._connections} == {"127.0.0.2"}

@@ -22,7 +22,7 @@ import pytest
 from penstock.broker import Broker
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups import SpreadCoordinator
-from penstock.kafka.api import Api, RequestContext
+from penstock.kafka.api import Api, Caller, RequestContext
 from penstock.kafka.handlers import (
     delete_groups,
     describe_groups,
@@ -75,7 +75,7 @@ async def call(broker: Broker, api: Api[Any], version: int, **values: Any) -> An
     buffer = io.BytesIO()
     kio.serial.entity_writer(request_type)(buffer, entity(request_type, values))
     request = api.decode(version, buffer.getvalue())
-    context = RequestContext(api_version=version, client_id="client", client_host="10.0.0.1")
+    context = RequestContext(api_version=version, client_id="client", caller=Caller("10.0.0.1"))
     try:
         answer = api.handle(broker, request, context)
         if inspect.isawaitable(answer):

@@ -30,7 +30,7 @@ from penstock.broker.topics import TopicCatalog
 from penstock.clock import ManualClock
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups import GroupCoordinator
-from penstock.kafka.api import Api, RequestContext
+from penstock.kafka.api import Api, Caller, RequestContext
 from penstock.kafka.handlers import (
     REGISTRY,
     alter_configs,
@@ -156,7 +156,7 @@ def decode(entity_type: Any, body: bytes) -> Any:
 
 async def answer(broker: Broker, api: Api[Any], version: int, body: bytes) -> Any:
     """What the router does: decode, handle, translate an `ApiError`, encode."""
-    context = RequestContext(api_version=version, client_id="test", client_host="127.0.0.1")
+    context = RequestContext(api_version=version, client_id="test", caller=Caller("127.0.0.1"))
     request = api.decode(version, body)
     try:
         response = api.handle(broker, request, context)

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.broker.topic_configs import Operation
 from penstock.errors import ApiError, ErrorCode
-from penstock.kafka.api import RequestContext
+from penstock.kafka.api import Caller, RequestContext
 from penstock.kafka.handlers import (
     alter_configs,
     create_partitions,
@@ -28,7 +28,7 @@ from penstock.kafka.handlers import (
 if TYPE_CHECKING:
     from tests.topics.conftest import World
 
-CONTEXT = RequestContext(api_version=7, client_id="test", client_host="127.0.0.1")
+CONTEXT = RequestContext(api_version=7, client_id="test", caller=Caller("127.0.0.1"))
 START_MS = 1_700_000_000_000  # where a ManualClock begins
 TOPIC, BROKER = 2, 4
 

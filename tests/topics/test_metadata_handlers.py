@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.kafka.api import RequestContext
+from penstock.kafka.api import Caller, RequestContext
 from penstock.kafka.handlers import (
     describe_cluster,
     describe_topic_partitions,
@@ -35,7 +35,7 @@ START_MS = 1_700_000_000_000  # where a ManualClock begins
 
 
 def version(number: int) -> RequestContext:
-    return RequestContext(api_version=number, client_id="test", client_host="127.0.0.1")
+    return RequestContext(api_version=number, client_id="test", caller=Caller("127.0.0.1"))
 
 
 class TestMetadata:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import ApiError, ErrorCode
-from penstock.kafka.api import RequestContext
+from penstock.kafka.api import Caller, RequestContext
 from penstock.kafka.handlers import (
     alter_partition_reassignments,
     elect_leaders,
@@ -18,7 +18,7 @@ from tests.topics.conftest import BROKER_ID
 if TYPE_CHECKING:
     from tests.topics.conftest import World
 
-CONTEXT = RequestContext(api_version=1, client_id="test", client_host="127.0.0.1")
+CONTEXT = RequestContext(api_version=1, client_id="test", caller=Caller("127.0.0.1"))
 
 
 async def move(world: World, *asked: tuple[int, tuple[int, ...] | None]) -> list[ErrorCode]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -23,6 +24,7 @@ from penstock.kafka.vetting import vetted
 if TYPE_CHECKING:
     from penstock.broker import Broker
     from penstock.kafka.fetch_codec import Part
+    from penstock.kafka.librdkafka import Pace
     from penstock.kafka.router import KafkaDoor
 
 RequestT = TypeVar("RequestT")
@@ -30,13 +32,22 @@ RequestT = TypeVar("RequestT")
 API_KEYS = {name: key for key, name in api_key_map.items()}
 
 
+@dataclass(slots=True)
+class Caller:
+    """Who is at the other end of a connection. What is known of it grows with what it asks."""
+
+    host: str
+    socket: socket.socket | None = None
+    pace: Pace | None = None  # for librdkafka
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """Who asks: filled by the connection for every request."""
+    """Who asks, and in which version: made for every request."""
 
     api_version: int
     client_id: str | None
-    client_host: str
+    caller: Caller
 
 
 def known_versions(name: str) -> range:
@@ -79,7 +90,7 @@ class RawApi(ApiBase):
     """A handler that reads and writes the wire itself, for the two hot APIs.
 
     `decode(version, data, position)` gets the whole request with the position of its body, and raises
-    one of `MALFORMED` if it is none. `answer(door, version, request)` may use the memory of `data`,
+    one of `MALFORMED` if it is none. `answer(door, version, request, caller)` may use the memory of `data`,
     which is the connection's own, until it returns.
 
     With `is_pipelined`, what an answer promises is done when `answer` returns, or is only a matter of
@@ -93,7 +104,7 @@ class RawApi(ApiBase):
         self,
         name: str,
         decode: Callable[[int, memoryview, int], Any],
-        answer: Callable[[KafkaDoor, int, Any], Answer],
+        answer: Callable[[KafkaDoor, int, Any, Caller], Answer],
         *,
         is_pipelined: bool = False,
         private_key: int | None = None,

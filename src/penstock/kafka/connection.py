@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ProtocolError
-from penstock.kafka.api import Unhurried
+from penstock.kafka.api import Caller, Unhurried
 from penstock.kafka.buffers import BUFFER_BYTES, POOLED_BYTES_MAX, BufferPool
 from penstock.log import FileSlice
 
@@ -67,7 +67,7 @@ class Connection:
         "_buffer", "_door", "_end", "_fd", "_has_hung_up", "_has_turn", "_hint", "_idle_polling",
         "_is_closing", "_is_handling", "_is_held_up", "_is_reading", "_is_writing", "_loop", "_on_close",
         "_pool", "_promised", "_request_bytes_max", "_slots", "_socket", "_start", "_unsent",
-        "_unsent_bytes", "_view", "_waits_for", "active_s", "host", "is_closed", "peer",
+        "_unsent_bytes", "_view", "_waits_for", "active_s", "caller", "is_closed", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -106,7 +106,7 @@ class Connection:
         self._has_hung_up = False  # the client sends no more; close when all requests are begun
         self.is_closed = False
         self.peer = f"{peer[0]}:{peer[1]}" if len(peer) >= 2 else "local"
-        self.host = str(peer[0]) if peer else ""
+        self.caller = Caller(str(peer[0]) if peer else "", sock)
         self.active_s = self._loop.time()  # when the client last sent or took something
         self._resume_reading()
 
@@ -276,7 +276,7 @@ class Connection:
 
     def _handle(self, frame: memoryview) -> bool:
         """Begin one request, and answer it if that is done at once. Whether it was a pipelined one."""
-        correlation_id, header, answer, is_pipelined = self._door.dispatch(frame, self.host)
+        correlation_id, header, answer, is_pipelined = self._door.dispatch(frame, self.caller)
         if answer is None:
             return is_pipelined
         if isinstance(answer, asyncio.Future):

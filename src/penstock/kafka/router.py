@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 from penstock.broker import Broker
 from penstock.broker.topics import Partition
 from penstock.errors import ApiError, ErrorCode, ProtocolError
-from penstock.kafka.api import Answer, Api, ApiBase, RawApi, RequestContext
+from penstock.kafka.api import Answer, Api, ApiBase, Caller, RawApi, RequestContext
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.handlers import REGISTRY
 from penstock.kafka.handlers.api_versions import unsupported_version_body
 from penstock.kafka.primitives import MALFORMED, skip_tags
 from penstock.kafka.primitives import Topic as TopicKey
+from penstock.kafka.short_timer import ShortTimer
 from penstock.metadata.errors import MetadataError
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class KafkaDoor:
         self.fetch_sessions = FetchSessions(broker.config.fetch_sessions_max, broker.clock)
         self.deletions = 0  # of topics, so far: what readers hold may be void when it changes
         broker.topics.on_delete(self._on_delete)
+        self.short_timer = ShortTimer()
         self.waiting_fetches: set[Callable[[], None]] = set()  # each answers one fetch at once
         self._tasks: set[asyncio.Task[bytes]] = (
             set()
@@ -89,7 +91,7 @@ class KafkaDoor:
         for answer in list(self.waiting_fetches):
             answer()
 
-    def dispatch(self, frame: memoryview, client_host: str) -> Dispatched:
+    def dispatch(self, frame: memoryview, caller: Caller) -> Dispatched:
         """Begin one request. `ProtocolError` if it is none that can be answered. `frame` is not kept."""
         try:
             key, version, correlation_id, client_id_size = _HEADER.unpack_from(frame, 0)
@@ -107,11 +109,11 @@ class KafkaDoor:
         except MALFORMED as error:
             raise ProtocolError(f"a malformed request: {error}") from error
         if type(api) is RawApi:
-            answer = api.answer(self, version, request)
+            answer = api.answer(self, version, request, caller)
             return Dispatched(correlation_id, response_header, answer, api.is_pipelined)
         assert isinstance(api, Api)
         client_id = _client_id(frame, client_id_size)
-        context = RequestContext(api_version=version, client_id=client_id, client_host=client_host)
+        context = RequestContext(api_version=version, client_id=client_id, caller=caller)
         answer = self._answer(api, bytes(frame[body:]), context)
         return Dispatched(correlation_id, response_header, answer)
 

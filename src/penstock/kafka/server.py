@@ -135,6 +135,7 @@ class KafkaServer:
         for connection in list(self._connections):
             connection.close("the broker stops")
         self._door.cancel_requests()
+        self._door.short_timer.close()
         await self.broker.stop()
 
 

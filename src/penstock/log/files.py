@@ -80,12 +80,17 @@ class FileSlice:
         """The bytes themselves. From disk if they are not cached: see `is_cached`."""
         return self._begin(self.size)
 
+    def header(self) -> bytes:
+        """The header of the first batch."""
+        return self._begin(HEADER_BYTES)
+
     def reference(self) -> FileReference:
         """Where the bytes are."""
         status = os.fstat(self.file.fd)
-        header = self._begin(HEADER_BYTES)
         path = os.fsencode(self.file.path)
-        return FileReference(status.st_dev, status.st_ino, self.position, self.size, header, path)
+        return FileReference(
+            status.st_dev, status.st_ino, self.position, self.size, self.header(), path
+        )
 
     def _begin(self, size: int) -> bytes:
         data = self.file.pread(size, self.position)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ApiError, ErrorCode
 from penstock.kafka.api import API_KEYS, Api, RequestContext
+from penstock.kafka.librdkafka import Pace, is_librdkafka
 
 if TYPE_CHECKING:
     from penstock.broker import Broker
@@ -54,6 +55,13 @@ def handle(
         raise ApiError(
             ErrorCode.invalid_request, "the client's software name or version is illegal"
         )
+    caller = context.caller
+    if (
+        broker.config.pace_librdkafka
+        and caller.socket is not None
+        and is_librdkafka(request.client_software_name, request.client_software_version)
+    ):
+        caller.pace = Pace(caller.socket)
     return _supported()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.cluster.controller import BrokerReport
 from penstock.cluster.report_codec import KEY, decode_report, encode_answer
 from penstock.errors import ApiError, ErrorCode
-from penstock.kafka.api import Answer, RawApi
+from penstock.kafka.api import Answer, Caller, RawApi
 
 if TYPE_CHECKING:
     from penstock.kafka.router import KafkaDoor
@@ -17,7 +17,7 @@ def decode(_version: int, data: memoryview, position: int) -> BrokerReport:
     return decode_report(bytes(data[position:]))
 
 
-def answer(door: KafkaDoor, _version: int, report: BrokerReport) -> Answer:
+def answer(door: KafkaDoor, _version: int, report: BrokerReport, _caller: Caller) -> Answer:
     node = door.broker.node
     if node is None:
         return encode_answer(ErrorCode.not_controller)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.broker.fetching import Found, Reader, warm
 from penstock.broker.follower_reading import FollowerReader
 from penstock.errors import ApiError, CorruptLogError, ErrorCode
-from penstock.kafka.api import Answer, RawApi, Unhurried
+from penstock.kafka.api import Answer, Caller, RawApi, Unhurried
 from penstock.kafka.fetch_codec import (
     FetchRequest,
     Part,
@@ -26,23 +26,33 @@ from penstock.log import ColdRead, FileSlice
 from penstock.wire import FileReference
 
 if TYPE_CHECKING:
+    from penstock.kafka.librdkafka import Pace
     from penstock.kafka.router import KafkaDoor
 
 _TOPIC_IDS_FROM: Final = 13
 _READ_COMMITTED: Final = 1
+_PARTITIONS_BOUNDED_MAX: Final = 256
 _INLINE_BYTES: Final = 64 * 1024  # less than this is copied into the answer: one call sends it all
 _INLINE_BYTES_IN_ALL: Final = 512 * 1024  # but a slow reader must not hold more memory than this
 
 
-def answer(door: KafkaDoor, version: int, request: FetchRequest) -> Answer:
+def answer(door: KafkaDoor, version: int, request: FetchRequest, caller: Caller) -> Answer:
+    pace = caller.pace
     at_once = _answer_at_once(door, version, request)
     if at_once is not None:
-        return at_once
+        if pace is None:
+            return at_once
+        topic, [asked] = request.topics[0]
+        return pace.rested(door.short_timer, topic, asked, at_once)
+    if pace is not None:
+        request = _bounded(request, pace)
     try:
         fetch = _begin(door, version, request)
     except ApiError as error:
         return encode_response(version, int(error.code), SESSIONLESS, [])
     found = fetch.collect()
+    if pace is not None:
+        pace.learn_from(found)
     if request.max_wait_ms <= 0 or fetch.is_enough(found):
         return fetch.finish(found)
     return fetch.wait(request.max_wait_ms / 1000)
@@ -76,6 +86,17 @@ def _answer_at_once(door: KafkaDoor, version: int, request: FetchRequest) -> lis
     data = PartitionData(asked.partition, 0, hw, hw, log.log_start_offset, records)
     is_committed = request.isolation_level == _READ_COMMITTED
     return encode_response(version, 0, SESSIONLESS, [(topic, [data])], is_committed=is_committed)
+
+
+def _bounded(request: FetchRequest, pace: Pace) -> FetchRequest:
+    """The request with no more bytes than its client had better get at once."""
+    if sum(len(partitions) for _, partitions in request.topics) > _PARTITIONS_BOUNDED_MAX:
+        return request  # asking for so many costs more than it would gain
+    share = max(
+        (partitions[0].bytes_max for _, partitions in request.topics if partitions), default=0
+    )
+    wanted = max(pace.answer_bytes_max(share), request.min_bytes)
+    return request._replace(max_bytes=min(request.max_bytes, wanted))
 
 
 def _begin(door: KafkaDoor, version: int, request: FetchRequest) -> Fetch:

@@ -39,7 +39,7 @@ async def handle(
             "a transactional producer was refused: this broker has no transactions",
             extra={
                 "client": context.client_id,
-                "peer": context.client_host,
+                "peer": context.caller.host,
                 "transactional_id": request.transactional_id,
             },
         )

@@ -52,7 +52,7 @@ async def handle(
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
         client_id=context.client_id,
-        client_host=context.client_host,
+        client_host=context.caller.host,
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=(
             request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms

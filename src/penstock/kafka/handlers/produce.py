@@ -14,7 +14,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import ApiError, ErrorCode, ProtocolError
-from penstock.kafka.api import Answer, RawApi
+from penstock.kafka.api import Answer, Caller, RawApi
 from penstock.kafka.primitives import Topic as TopicKey
 from penstock.kafka.produce_codec import (
     PartitionRecords,
@@ -46,7 +46,7 @@ class Unacknowledged(NamedTuple):
     at: int
 
 
-def answer(door: KafkaDoor, version: int, request: ProduceRequest) -> Answer:
+def answer(door: KafkaDoor, version: int, request: ProduceRequest, _caller: Caller) -> Answer:
     acks = request.acks
     broker = door.broker
     results: Results = []

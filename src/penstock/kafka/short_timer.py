@@ -1,0 +1,80 @@
+"""Waiting for less than a millisecond, which event loops round to none or to a whole one."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import heapq
+import itertools
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+_NON_BLOCKING_CLOSED_ON_EXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC  # TFD_NONBLOCK, TFD_CLOEXEC
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = (("it_interval", _Timespec), ("it_value", _Timespec))
+
+
+class ShortTimer:
+    """Calls back on the event loop. One timer of the kernel's, made when it is first needed: Linux only."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._libc: ctypes.CDLL | None = None
+        self._fd = -1
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> bool:
+        """Call back then; False if nobody can, here."""
+        if self._fd < 0 and not self._open():
+            return False
+        due_s = time.monotonic() + seconds
+        heapq.heappush(self._due, (due_s, next(self._numbers), callback))
+        if self._due[0][0] == due_s:
+            self._set(seconds)
+        return True
+
+    def _open(self) -> bool:
+        libc = ctypes.CDLL(None)
+        if not hasattr(libc, "timerfd_create"):
+            return False
+        fd = libc.timerfd_create(time.CLOCK_MONOTONIC, _NON_BLOCKING_CLOSED_ON_EXEC)
+        if fd < 0:
+            return False  # no file descriptor left
+        self._libc, self._fd = libc, fd
+        asyncio.get_running_loop().add_reader(fd, self._on_due)
+        return True
+
+    def _set(self, seconds: float) -> None:
+        assert self._libc is not None
+        when = _Itimerspec()
+        whole = int(seconds)
+        when.it_value.tv_sec = whole
+        when.it_value.tv_nsec = max(1, int((seconds - whole) * 1e9))
+        self._libc.timerfd_settime(self._fd, 0, ctypes.byref(when), None)
+
+    def _on_due(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:
+            return  # it was set anew meanwhile
+        now_s = time.monotonic()
+        while self._due and self._due[0][0] <= now_s:
+            heapq.heappop(self._due)[2]()
+        if self._due:
+            self._set(max(0.0, self._due[0][0] - now_s))
+
+    def close(self) -> None:
+        """Call nobody back any more."""
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        self._due.clear()

@@ -1,0 +1,65 @@
+"""Timers of less than a millisecond."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+
+import pytest
+
+from penstock.kafka.short_timer import ShortTimer
+
+
+@pytest.fixture
+async def timer() -> ShortTimer:
+    return ShortTimer()
+
+
+async def test_it_rings_after_its_time_and_not_before(timer: ShortTimer) -> None:
+    rang = asyncio.Event()
+    began_s = time.monotonic()
+    assert timer.call_later(0.0003, rang.set)
+    await rang.wait()
+    assert time.monotonic() - began_s >= 0.0003
+    timer.close()
+
+
+async def test_many_ring_in_the_order_of_their_times(timer: ShortTimer) -> None:
+    rang: list[int] = []
+    done = asyncio.Event()
+    for order in (3, 1, 4, 0, 2):
+        timer.call_later(0.002 + order * 0.002, functools.partial(rang.append, order))
+    timer.call_later(0.02, done.set)
+    await done.wait()
+    assert rang == [0, 1, 2, 3, 4]
+    timer.close()
+
+
+async def test_who_is_called_back_may_ask_again(timer: ShortTimer) -> None:
+    done = asyncio.Event()
+
+    def again() -> None:
+        timer.call_later(0.0001, done.set)
+
+    timer.call_later(0.0001, again)
+    await done.wait()
+    timer.close()
+
+
+async def test_a_timer_without_time_rings_nevertheless(timer: ShortTimer) -> None:
+    done = asyncio.Event()
+    timer.call_later(0.0, done.set)
+    await done.wait()
+    timer.close()
+
+
+async def test_a_closed_one_rings_no_more_and_leaves_nothing_open(timer: ShortTimer) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    rang: list[int] = []
+    timer.call_later(0.0005, lambda: rang.append(1))
+    timer.close()
+    await asyncio.sleep(0.005)
+    assert not rang
+    assert set(os.listdir("/proc/self/fd")) <= before
