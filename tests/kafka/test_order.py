@@ -224,5 +224,5 @@ async def test_answers_that_leave_in_many_pieces_arrive_whole(server: KafkaServe
         (found,) = (await asyncio.to_thread(wire.receive)).responses
         for item in found.partitions:
             assert item.records[16:] in (b"", sent[item.partition_index][16:])
-        assert found.partitions[0].records, "at least the first has come"
+        assert any(item.records for item in found.partitions), "at least one has come"
     wire.close()

@@ -37,6 +37,15 @@ async def test_many_ring_in_the_order_of_their_times(timer: ShortTimer) -> None:
     timer.close()
 
 
+async def test_a_late_one_does_not_hold_up_an_early_one(timer: ShortTimer) -> None:
+    rang = asyncio.Event()
+    timer.call_later(0.0005, rang.set)
+    timer.call_later(3600.0, rang.clear)
+    async with asyncio.timeout(30):
+        await rang.wait()
+    timer.close()
+
+
 async def test_who_is_called_back_may_ask_again(timer: ShortTimer) -> None:
     done = asyncio.Event()
 

@@ -54,6 +54,14 @@ class Position:
         self.told_high_watermark = -1
         self.told_log_start = -1
 
+    def stand(
+        self, offset: int, bytes_max: int, leader_epoch: int, last_fetched_epoch: int
+    ) -> None:
+        self.offset = offset
+        self.bytes_max = max(0, bytes_max)
+        self.leader_epoch = leader_epoch
+        self.last_fetched_epoch = last_fetched_epoch
+
 
 class Found(NamedTuple):
     """What a partition had for its reader."""
@@ -237,6 +245,10 @@ class Reader:
             if everything or _is_news(item):
                 found.append(item)
         return found
+
+    def peek(self, position: Position) -> Found:
+        """Where a partition begins and ends, or why nobody may know; without a look for records."""
+        return self._look(position, 0, must_fit=True)
 
     def _look_up_again(self) -> None:
         """Topics were deleted: their names may mean nothing, or another topic, by now."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.kafka.fetch_codec import Part
     from penstock.kafka.librdkafka import Pace
     from penstock.kafka.router import KafkaDoor
+    from penstock.kafka.standing_reader import StandingReader
 
 RequestT = TypeVar("RequestT")
 
@@ -39,6 +40,13 @@ class Caller:
     host: str
     socket: socket.socket | None = None
     pace: Pace | None = None  # for librdkafka
+    standing: StandingReader | None = None  # of its fetches without a session
+
+    def close(self) -> None:
+        """It is gone."""
+        if self.standing is not None:
+            self.standing.close()
+            self.standing = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

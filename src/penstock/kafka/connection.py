@@ -475,6 +475,7 @@ class Connection:
         for promise in self._promised:
             if not isinstance(promise, asyncio.Task):  # a handler is not stopped half-way
                 promise.cancel()
+        self.caller.close()
         self._slots.clear()
         self._unsent.clear()
         self._is_held_up = False

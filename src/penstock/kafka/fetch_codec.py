@@ -10,9 +10,10 @@ A client of ours on the same machine asks for references in place of records: `w
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, overload
 
 from penstock.kafka.primitives import (
     Topic,
@@ -73,6 +74,35 @@ class FetchPartition(NamedTuple):
     bytes_max: int
 
 
+class PackedPartitions(Sequence[FetchPartition]):
+    """Partitions of a topic as they came, each of the same size, and unpacked when it is looked at."""
+
+    __slots__ = ("_unpack", "packed")
+
+    def __init__(
+        self, data: memoryview, size: int, unpack: Callable[[bytes], FetchPartition]
+    ) -> None:
+        self.packed: list[bytes] = list(
+            itertools.chain.from_iterable(struct.iter_unpack(f"{size}s", data))
+        )
+        self._unpack = unpack
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    @overload
+    def __getitem__(self, index: int) -> FetchPartition: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[FetchPartition]: ...
+    def __getitem__(self, index: int | slice) -> FetchPartition | list[FetchPartition]:
+        if isinstance(index, slice):
+            return list(map(self._unpack, self.packed[index]))
+        return self._unpack(self.packed[index])
+
+    def __iter__(self) -> Iterator[FetchPartition]:
+        return map(self._unpack, self.packed)
+
+
 class FetchRequest(NamedTuple):
     replica_id: int
     max_wait_ms: int
@@ -81,7 +111,7 @@ class FetchRequest(NamedTuple):
     isolation_level: int
     session_id: int
     session_epoch: int
-    topics: list[tuple[Topic, list[FetchPartition]]]
+    topics: list[tuple[Topic, Sequence[FetchPartition]]]
     forgotten: list[tuple[Topic, list[int]]]
     rack_id: str
     replica_epoch: int = -1  # the registration of the replica that asks
@@ -166,34 +196,49 @@ def _read_lone(data: memoryview, position: int) -> FetchRequest | None:
 
 def _read_partitions(
     version: int, data: memoryview, position: int, flexible: bool
-) -> tuple[list[FetchPartition], int]:
+) -> tuple[Sequence[FetchPartition], int]:
     count, position = read_count(data, position, flexible)
     if version >= 12:
         return _read_tagged_partitions(data, position, count)
-    layout = _PARTITION_9 if version >= 9 else _PARTITION_5 if version >= 5 else _PARTITION_4
-    end = position + count * layout.size
+    if version >= 9:
+        size, unpack = _PARTITION_9.size, _unpack_9
+    elif version >= 5:
+        size, unpack = _PARTITION_5.size, _unpack_5
+    else:
+        size, unpack = _PARTITION_4.size, _unpack_4
+    end = position + count * size
     if end > len(data):
         raise IndexError("the partitions end too early")
-    items = layout.iter_unpack(data[position:end])
-    if version >= 9:
-        found = [
-            FetchPartition(i, epoch, at, -1, start, size) for i, epoch, at, start, size in items
-        ]
-    elif version >= 5:
-        found = [FetchPartition(i, -1, at, -1, start, size) for i, at, start, size in items]
-    else:
-        found = [FetchPartition(i, -1, at, -1, -1, size) for i, at, size in items]
-    return found, end
+    return PackedPartitions(data[position:end], size, unpack), end
+
+
+def _unpack_4(packed: bytes) -> FetchPartition:
+    index, offset, bytes_max = _PARTITION_4.unpack(packed)
+    return FetchPartition(index, -1, offset, -1, -1, bytes_max)
+
+
+def _unpack_5(packed: bytes) -> FetchPartition:
+    index, offset, log_start, bytes_max = _PARTITION_5.unpack(packed)
+    return FetchPartition(index, -1, offset, -1, log_start, bytes_max)
+
+
+def _unpack_9(packed: bytes) -> FetchPartition:
+    index, epoch, offset, log_start, bytes_max = _PARTITION_9.unpack(packed)
+    return FetchPartition(index, epoch, offset, -1, log_start, bytes_max)
+
+
+def _unpack_12(packed: bytes) -> FetchPartition:
+    return FetchPartition._make(_UNTAGGED_12.unpack(packed))
 
 
 def _read_tagged_partitions(
     data: memoryview, position: int, count: int
-) -> tuple[list[FetchPartition], int]:
-    """Version 12 and later. Nobody uses the tagged fields, so all partitions are mostly read at once."""
-    end = position + count * _UNTAGGED_12.size
-    if end <= len(data) and not any(data[position + _PARTITION_12.size : end : _UNTAGGED_12.size]):
-        items = _UNTAGGED_12.iter_unpack(data[position:end])
-        return list(map(FetchPartition._make, items)), skip_tags(data, end)
+) -> tuple[Sequence[FetchPartition], int]:
+    """Version 12 and later. Nobody uses the tagged fields, so all partitions are mostly of one size."""
+    size = _UNTAGGED_12.size
+    end = position + count * size
+    if end <= len(data) and not any(data[position + _PARTITION_12.size : end : size]):
+        return PackedPartitions(data[position:end], size, _unpack_12), skip_tags(data, end)
     partitions = []
     for _ in range(count):
         partitions.append(FetchPartition(*_PARTITION_12.unpack_from(data, position)))
@@ -236,11 +281,12 @@ def encode_response(
     version: int,
     error_code: int,
     session_id: int,
-    topics: Sequence[tuple[Topic, Sequence[PartitionData]]],
+    topics: Sequence[tuple[Topic, Sequence[PartitionData | bytes]]],
     *,
     is_committed: bool = False,
 ) -> list[Part]:
-    """The answer as memory and file ranges in order; adjoining pieces of memory are joined.
+    """The answer as memory and file ranges in order; adjoining pieces of memory are joined. A partition
+    may be what `encode_quiet` made of it.
 
     As in Kafka, who reads committed records is told that no transaction was aborted; others are told
     nothing of transactions.
@@ -251,7 +297,6 @@ def encode_response(
             return lone
     flexible = version >= 12
     aborted = write_count(0 if is_committed else -1, flexible)
-    nothing = _data_rest(version, 0, aborted) + (b"\x00" if flexible else b"")
     parts: list[Part] = []
     head = _HEAD.pack(0, error_code, session_id) if version >= 7 else INT32.pack(0)
     memory = [head, write_count(len(topics), flexible)]
@@ -259,10 +304,11 @@ def encode_response(
         memory.append(write_topic(topic, flexible))
         memory.append(write_count(len(partitions), flexible))
         for partition in partitions:
-            records = partition.records
-            if records is None and partition.diverging is None:  # as of a thousand that are quiet
-                memory.append(_data_head(version, partition) + nothing)
+            if type(partition) is bytes:
+                memory.append(partition)
                 continue
+            assert isinstance(partition, PartitionData)
+            records = partition.records
             size = _size_sent(records)
             memory.append(_data_head(version, partition) + _data_rest(version, size, aborted))
             if isinstance(records, FileSlice):
@@ -282,15 +328,24 @@ def encode_response(
     return parts
 
 
+def encode_quiet(version: int, data: PartitionData, *, is_committed: bool) -> bytes:
+    """A partition without records, as it stands in an answer."""
+    aborted = write_count(0 if is_committed else -1, version >= 12)
+    tags = b"\x00" if version >= 12 else b""
+    return _data_head(version, data) + _data_rest(version, 0, aborted) + tags
+
+
 def _encode_lone(
     error_code: int,
     session_id: int,
     topic: Topic,
-    partitions: Sequence[PartitionData],
+    partitions: Sequence[PartitionData | bytes],
     *,
     is_committed: bool,
 ) -> list[Part] | None:
     """An answer of one partition with many records, from version 13 on; None if it is no such answer."""
+    if not isinstance(partitions[0], PartitionData):
+        return None
     index, error, high_watermark, last_stable, log_start, records, diverging = partitions[0]
     if not isinstance(records, FileSlice) or diverging is not None:
         return None

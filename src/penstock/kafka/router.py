@@ -19,6 +19,7 @@ from penstock.kafka.handlers.api_versions import unsupported_version_body
 from penstock.kafka.primitives import MALFORMED, skip_tags
 from penstock.kafka.primitives import Topic as TopicKey
 from penstock.kafka.short_timer import ShortTimer
+from penstock.kafka.standing_reader import StandingPositions
 from penstock.metadata.errors import MetadataError
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class KafkaDoor:
         self.deletions = 0  # of topics, so far: what readers hold may be void when it changes
         broker.topics.on_delete(self._on_delete)
         self.short_timer = ShortTimer()
+        self.standing_positions = StandingPositions()
         self.waiting_fetches: set[Callable[[], None]] = set()  # each answers one fetch at once
         self._tasks: set[asyncio.Task[bytes]] = (
             set()

@@ -478,6 +478,7 @@ class PartitionLog(CuttableLog):
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self._dirty[self] = None
+            self._tell_of_start()
         return self.log_start_offset
 
     def expire_segments(self) -> RemovalPlan | None:
@@ -508,7 +509,12 @@ class PartitionLog(CuttableLog):
             segment.drop()
         names = [os.path.basename(path) for segment in gone for path in segment.paths()]
         self._removal = RemovalPlan(directory=directory, names=names)
+        self._tell_of_start()
         return self._removal
+
+    def _tell_of_start(self) -> None:
+        for notify in tuple(self.subscribers):
+            notify(self, 0)
 
     def expire_producers(self, expiry_ms: int) -> None:
         self._producers.expire(self._clock.wall_ms(), expiry_ms)

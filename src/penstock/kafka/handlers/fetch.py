@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.fetching import Found, Reader, warm
+from penstock.broker.fetching import Found, Position, Reader, warm
 from penstock.broker.follower_reading import FollowerReader
 from penstock.errors import ApiError, CorruptLogError, ErrorCode
 from penstock.kafka.api import Answer, Caller, RawApi, Unhurried
@@ -18,16 +18,20 @@ from penstock.kafka.fetch_codec import (
     Part,
     PartitionData,
     decode_request,
+    encode_quiet,
     encode_response,
 )
 from penstock.kafka.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, SESSIONLESS, FetchSession
 from penstock.kafka.primitives import Topic as TopicKey
+from penstock.kafka.standing_reader import StandingPosition, StandingReader
 from penstock.log import ColdRead, FileSlice
 from penstock.wire import FileReference
 
 if TYPE_CHECKING:
     from penstock.kafka.librdkafka import Pace
     from penstock.kafka.router import KafkaDoor
+
+ToldTopics = list[tuple[TopicKey, list[PartitionData | bytes]]]
 
 _TOPIC_IDS_FROM: Final = 13
 _READ_COMMITTED: Final = 1
@@ -47,7 +51,7 @@ def answer(door: KafkaDoor, version: int, request: FetchRequest, caller: Caller)
     if pace is not None:
         request = _bounded(request, pace)
     try:
-        fetch = _begin(door, version, request)
+        fetch = _begin(door, version, request, caller)
     except ApiError as error:
         return encode_response(version, int(error.code), SESSIONLESS, [])
     found = fetch.collect()
@@ -91,7 +95,7 @@ def _answer_at_once(door: KafkaDoor, version: int, request: FetchRequest) -> lis
 def _bounded(request: FetchRequest, pace: Pace) -> FetchRequest:
     """The request with no more bytes than its client had better get at once."""
     if sum(len(partitions) for _, partitions in request.topics) > _PARTITIONS_BOUNDED_MAX:
-        return request  # asking for so many costs more than it would gain
+        return request  # to ask for so many costs a client more than it would gain
     share = max(
         (partitions[0].bytes_max for _, partitions in request.topics if partitions), default=0
     )
@@ -99,15 +103,17 @@ def _bounded(request: FetchRequest, pace: Pace) -> FetchRequest:
     return request._replace(max_bytes=min(request.max_bytes, wanted))
 
 
-def _begin(door: KafkaDoor, version: int, request: FetchRequest) -> Fetch:
-    """The reader that this request is for: its session's, or one of its own."""
+def _begin(door: KafkaDoor, version: int, request: FetchRequest, caller: Caller) -> Fetch:
+    """The reader that this request is for: its session's, its connection's, or one of its own."""
     by_id = version >= _TOPIC_IDS_FROM
     sessions = door.fetch_sessions
     if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id != SESSIONLESS:
             sessions.close(request.session_id)
-        reader = _new_reader(door, request)
-        _update(reader, request)
+        reader = _standing_reader(door, version, request, caller)
+        if reader is None:
+            reader = _new_reader(door, request)
+            _update(reader, request)
         return Fetch(door, version, request, reader, None)
     session = sessions.find(request.session_id, request.session_epoch, by_id)
     if not _is_the_same(session.reader, request):
@@ -121,6 +127,22 @@ def _begin(door: KafkaDoor, version: int, request: FetchRequest) -> Fetch:
         return Fetch(door, version, request, session.reader, None)
     sessions.advance(session)
     return Fetch(door, version, request, session.reader, session)
+
+
+def _standing_reader(
+    door: KafkaDoor, version: int, request: FetchRequest, caller: Caller
+) -> Reader | None:
+    """The connection's reader, with the positions of this request; None if it is not for that."""
+    if request.session_epoch != FINAL_EPOCH or request.replica_id >= 0:
+        return None
+    form = (version, request.isolation_level == _READ_COMMITTED)
+    if caller.standing is not None and caller.standing.form != form:
+        caller.close()
+    if caller.standing is None:
+        caller.standing = StandingReader(door, form, door.standing_positions)
+    if not caller.standing.ask(request.topics):
+        caller.close()
+    return caller.standing
 
 
 def _new_reader(door: KafkaDoor, request: FetchRequest) -> Reader:
@@ -143,16 +165,16 @@ def _update(reader: Reader, request: FetchRequest) -> None:
     for topic, partitions in request.topics:
         for index, leader_epoch, offset, last_fetched_epoch, log_start, bytes_max in partitions:
             position = reader.position((topic, index))
-            position.offset = offset
-            position.bytes_max = max(0, bytes_max)
-            position.leader_epoch = leader_epoch
-            position.last_fetched_epoch = last_fetched_epoch
+            position.stand(offset, bytes_max, leader_epoch, last_fetched_epoch)
             if follower is not None:
                 follower.asked(position, log_start)
 
 
 class Fetch:
-    """One fetch under way; `session` is the one it belongs to, if it is not the first of a session."""
+    """One fetch under way; `session` is the one it belongs to, if it is not the first of a session.
+
+    A reader of its own ends with it.
+    """
 
     __slots__ = (
         "_answered",
@@ -189,7 +211,10 @@ class Fetch:
         self._timer: asyncio.TimerHandle | None = None
 
     def collect(self) -> list[Found]:
-        return self._reader.collect(self._bytes_max, everything=self._session is None)
+        return self._reader.collect(self._bytes_max, everything=self._owns_reader())
+
+    def _owns_reader(self) -> bool:
+        return self._session is None and not isinstance(self._reader, StandingReader)
 
     def is_enough(self, found: list[Found]) -> bool:
         """Whether to answer now. That a topic is not there is no reason, unless none is."""
@@ -281,7 +306,7 @@ class Fetch:
 
     def _clean_up(self, _: asyncio.Future[Any]) -> None:
         self._stop_waiting()
-        if self._session is None:
+        if self._owns_reader():
             self._reader.close()
 
     # Answering
@@ -298,26 +323,53 @@ class Fetch:
         try:
             return self._encode(await warm(found, self._bytes_max))
         finally:
-            if self._session is None:
+            if self._owns_reader():
                 self._reader.close()
 
     def _encode(self, found: list[Found]) -> list[Part]:
-        topics: dict[TopicKey, list[PartitionData]] = {}
+        told: dict[Position, PartitionData] = {}
         inline_left = _INLINE_BYTES_IN_ALL
         for item in found:
-            topic, partition = item.position.key
             inline_bytes = min(inline_left, _INLINE_BYTES)
-            data = _data(partition, item, inline_bytes, by_reference=self._request.by_reference)
+            data = _data(item, inline_bytes, by_reference=self._request.by_reference)
             if isinstance(data.records, bytes):
                 inline_left -= len(data.records)
-            topics.setdefault(topic, []).append(data)
-        return encode_response(
-            self._version,
-            0,
-            self._session_id(),
-            list(topics.items()),
-            is_committed=self._request.isolation_level == _READ_COMMITTED,
+            told[item.position] = data
+        reader = self._reader
+        topics = (
+            _by_topic(told) if not isinstance(reader, StandingReader) else self._all(reader, told)
         )
+        return encode_response(
+            self._version, 0, self._session_id(), topics, is_committed=self._is_committed()
+        )
+
+    def _is_committed(self) -> bool:
+        return self._request.isolation_level == _READ_COMMITTED
+
+    def _all(self, reader: StandingReader, told: dict[Position, PartitionData]) -> ToldTopics:
+        """All that a standing reader asks for: what is new, and of the rest what was said last."""
+        for position, data in told.items():
+            assert isinstance(position, StandingPosition)
+            position.quiet = self._quiet(data)
+        return [
+            (
+                topic,
+                [told.get(item) or item.quiet or self._peek(reader, item) for item in positions],
+            )
+            for topic, positions in reader.asked
+        ]
+
+    def _peek(self, reader: StandingReader, position: StandingPosition) -> PartitionData | bytes:
+        """Of a partition that was not looked at, for others filled the answer, and never before."""
+        data = _data(reader.peek(position), 0, by_reference=False)
+        position.quiet = self._quiet(data)
+        return position.quiet or data
+
+    def _quiet(self, data: PartitionData) -> bytes:
+        """What to say of a partition while there is nothing new. An error is looked into each time."""
+        if data.error_code:
+            return b""
+        return encode_quiet(self._version, data, is_committed=self._is_committed())
 
     def _session_id(self) -> int:
         """The session this fetch belongs to; if it is to begin one, that begins now."""
@@ -331,8 +383,16 @@ class Fetch:
         return SESSIONLESS if self._session is None else self._session.id
 
 
-def _data(partition: int, item: Found, inline_bytes: int, *, by_reference: bool) -> PartitionData:
+def _by_topic(told: dict[Position, PartitionData]) -> ToldTopics:
+    topics: dict[TopicKey, list[PartitionData | bytes]] = {}
+    for position, data in told.items():
+        topics.setdefault(position.key[0], []).append(data)
+    return list(topics.items())
+
+
+def _data(item: Found, inline_bytes: int, *, by_reference: bool) -> PartitionData:
     position = item.position
+    partition: int = position.key[1]
     if item.error is not None:
         position.told_high_watermark = -1  # whatever it is then is news when the error is gone
         hw, start = item.high_watermark, item.log_start_offset
