@@ -273,7 +273,8 @@ class Reader:
             if error.code is ErrorCode.offset_out_of_range and not partition.is_sure_to_lead():
                 reason = f"another broker may lead {partition.topic_partition} by now"
                 return Found(position, ApiError(ErrorCode.not_leader_or_follower, reason))
-            return Found(position, error)
+            # A new one: what was raised holds on to our callers, who hold what we return.
+            return Found(position, ApiError(error.code, error.message))
         except OSError as error:  # no file descriptor left, for one
             reason = f"cannot read {partition.topic_partition}: {error}"
             return Found(position, StorageError(reason))
