@@ -113,7 +113,7 @@ class FarSocket(socket.socket):
     """A connection that takes 50 ms there and back; not one can be had here."""
 
     def getsockopt(self, *_: int) -> bytes:  # type: ignore[override]
-        return struct.pack("68xI", 50_000)
+        return struct.pack("148xI", 50_000)
 
 
 def test_who_is_far_away_gets_enough_to_keep_the_network_busy() -> None:

@@ -16,7 +16,7 @@ from penstock.kafka import standing_reader
 from penstock.kafka.server import KafkaServer
 from penstock.testing import ThreadBroker
 from tests.kafka.batches import make_batch, records_in
-from tests.kafka.wire import Topic, Wire, fetch, produce, request, topic_id
+from tests.kafka.wire import Topic, Wire, fetch, produce, request, topic_id, wait_until
 
 PARTITIONS = 6
 BY_NAME, BY_ID = 12, 13
@@ -147,6 +147,77 @@ def test_a_topic_named_twice_does_no_harm(wire: Wire, wide: str) -> None:
     twice = dataclasses.replace(once, topics=once.topics * 2)
     for asked in (once, twice, once):
         assert values(wire.ask(asked)) == {0: [b"a"], 1: []}
+
+
+def test_the_same_offset_named_twice_does_no_harm(wire: Wire, wide: str) -> None:
+    wire.ask(produce(9, wide, {0: make_batch(b"a"), 1: make_batch(b"b")}))
+    both = fetch(BY_NAME, {wide: {0: 0, 1: 0}})
+    wire.ask(both)
+    for offsets in ((0, 0), (0, 1), (1, 0)):
+        doubled = [fetch(BY_NAME, {wide: {0: offset}}).topics[0] for offset in offsets]
+        partitions = tuple(item for topic in doubled for item in topic.partitions)
+        topics = (dataclasses.replace(doubled[0], partitions=partitions),)
+        assert set(values(wire.ask(dataclasses.replace(both, topics=topics)))) == {0}
+        assert values(wire.ask(both)) == {0: [b"a"], 1: [b"b"]}
+
+
+def test_a_topic_that_is_come_back_to_is_answered_whole(
+    shared: ThreadBroker, wire: Wire, other: Wire, wide: str
+) -> None:
+    """librdkafka goes round its partitions, and begins at another each time."""
+    names = [wide, shared.create_topic(), shared.create_topic()]
+    for name in names:
+        wire.ask(produce(9, name, {0: make_batch(name.encode())}))
+    wire.ask(produce(9, wide, {1: make_batch(b"one")}))
+    first, second, third = names
+    wire.ask(fetch(BY_NAME, {first: {0: 0, 1: 0}, second: {0: 0}, third: {0: 0}}))
+
+    def asked(offset: int) -> Any:
+        places = ((first, 1), (second, 0), (first, 0))
+        parts = [
+            fetch(BY_NAME, {name: {index: offset}}, max_wait_ms=LONG_MS) for name, index in places
+        ]
+        return dataclasses.replace(parts[0], topics=tuple(part.topics[0] for part in parts))
+
+    for _ in range(2):
+        found = told(wire.ask(asked(0)))
+        assert {key: [value for _, value in item[-1]] for key, item in found.items()} == {
+            (first, 0): [first.encode()],
+            (first, 1): [b"one"],
+            (second, 0): [second.encode()],
+        }
+    wire.send(asked(1))
+    assert wire.is_silent(0.05), "the third topic has records, but is asked for no more"
+    other.ask(produce(9, second, {0: make_batch(b"more")}))
+    assert told(wire.receive())[second, 0][-1] == [(1, b"more")]
+
+
+def test_what_does_not_fit_counts_towards_what_is_waited_for(
+    wire: Wire, other: Wire, wide: str
+) -> None:
+    small, large = make_batch(b"x"), make_batch(bytes(100_000))
+    asked: dict[Topic, dict[int, int]] = {wide: {0: 0, 1: 0}}
+    other.ask(produce(9, wide, {1: large}))
+    wire.ask(fetch(BY_NAME, asked))
+    other.ask(produce(9, wide, {0: small}))
+    for _ in range(3):
+        wanted = fetch(BY_NAME, asked, max_bytes=50_000, min_bytes=10_000, max_wait_ms=LONG_MS)
+        found = values(wire.ask(wanted))
+        assert sum(map(len, found.values())) == 1
+
+
+async def test_a_partition_that_fails_is_not_told_as_sound_for_ever(server: KafkaServer) -> None:
+    topic = await server.broker.topics.create("t", 2)
+    asked = fetch(BY_NAME, {"t": {0: 0, 1: 0}})
+    with Wire("{}:{}".format(*server.address)) as wire:
+        for _ in range(2):
+            await asyncio.to_thread(wire.ask, asked)
+        topic.partitions[0].log.fail("its disk is gone")
+        await asyncio.to_thread(
+            wait_until,
+            lambda: told(wire.ask(asked))["t", 0][0] is ErrorCode.kafka_storage_error,
+            "the failure is told",
+        )
 
 
 def test_what_waits_is_answered_by_any_of_its_partitions(

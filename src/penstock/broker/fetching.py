@@ -102,6 +102,7 @@ class Reader:
         "_on_enough",
         "_positions",
         "_ready",
+        "left_out_bytes",
     )
 
     position_type: ClassVar[type[Position]] = Position
@@ -115,6 +116,8 @@ class Reader:
         self._is_following = False
         self._on_enough: Callable[[], None] | None = None
         self._bytes_missing = 0
+        # What is there and did not fit, of a partition of which there is nothing else to be told.
+        self.left_out_bytes = 0
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -219,12 +222,14 @@ class Reader:
         found: list[Found] = []
         left = bytes_max
         has_records = False
+        self.left_out_bytes = 0
         for position in list(self._positions.values() if everything else self._ready):
             if left <= 0 and has_records and not everything:
                 break
             if isinstance(position.partition, ApiError):
                 position.partition = self._directory.resolve(position.key)
             item = self._look(position, left, must_fit=has_records)
+            is_told = everything or _is_news(item)
             if item.records is not None:
                 has_records = True
                 left -= item.size or position.bytes_max
@@ -237,17 +242,20 @@ class Reader:
             elif item.diverging is None:
                 if item.end > position.offset:
                     left = 0  # its next batch does not fit: full, so nobody else's is sought
+                    self.left_out_bytes = 0 if is_told else item.available
                 else:
-                    if everything or not _is_news(item):  # else it stays until it has been told
+                    if everything or not is_told:  # else it stays until it has been told
                         self._ready.pop(position, None)
                     if self._is_following:
                         self._attach(position)
-            if everything or _is_news(item):
+            if is_told:
                 found.append(item)
         return found
 
     def peek(self, position: Position) -> Found:
         """Where a partition begins and ends, or why nobody may know; without a look for records."""
+        if isinstance(position.partition, ApiError):
+            position.partition = self._directory.resolve(position.key)
         return self._look(position, 0, must_fit=True)
 
     def _look_up_again(self) -> None:

@@ -79,13 +79,21 @@ class PackedPartitions(Sequence[FetchPartition]):
 
     __slots__ = ("_unpack", "packed")
 
-    def __init__(
-        self, data: memoryview, size: int, unpack: Callable[[bytes], FetchPartition]
-    ) -> None:
-        self.packed: list[bytes] = list(
-            itertools.chain.from_iterable(struct.iter_unpack(f"{size}s", data))
+    @classmethod
+    def read(
+        cls, data: memoryview, size: int, unpack: Callable[[bytes], FetchPartition]
+    ) -> PackedPartitions:
+        return cls(
+            list(itertools.chain.from_iterable(struct.iter_unpack(f"{size}s", data))), unpack
         )
+
+    def __init__(self, packed: list[bytes], unpack: Callable[[bytes], FetchPartition]) -> None:
+        self.packed = packed
         self._unpack = unpack
+
+    def none(self) -> PackedPartitions:
+        """No partitions, of a request of the same version."""
+        return PackedPartitions([], self._unpack)
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -209,7 +217,7 @@ def _read_partitions(
     end = position + count * size
     if end > len(data):
         raise IndexError("the partitions end too early")
-    return PackedPartitions(data[position:end], size, unpack), end
+    return PackedPartitions.read(data[position:end], size, unpack), end
 
 
 def _unpack_4(packed: bytes) -> FetchPartition:
@@ -238,7 +246,7 @@ def _read_tagged_partitions(
     size = _UNTAGGED_12.size
     end = position + count * size
     if end <= len(data) and not any(data[position + _PARTITION_12.size : end : size]):
-        return PackedPartitions(data[position:end], size, _unpack_12), skip_tags(data, end)
+        return PackedPartitions.read(data[position:end], size, _unpack_12), skip_tags(data, end)
     partitions = []
     for _ in range(count):
         partitions.append(FetchPartition(*_PARTITION_12.unpack_from(data, position)))

@@ -34,7 +34,9 @@ _REST_S_MIN: Final = 50e-6  # less is not worth the timer
 _REST_S_MAX: Final = 500e-6
 
 _TCP_INFO: Final = getattr(socket, "TCP_INFO", None)  # Linux
-_ROUND_TRIP_US: Final = struct.Struct("68xI")  # tcpi_rtt in struct tcp_info
+# tcpi_min_rtt in struct tcp_info: tcpi_rtt grows with every pause of a client that acknowledges late.
+_ROUND_TRIP_US: Final = struct.Struct("148xI")
+_NOT_MEASURED: Final = 2**32 - 1
 
 
 def is_librdkafka(name: str, version: str) -> bool:
@@ -78,7 +80,8 @@ class Pace:
         with contextlib.suppress(OSError):
             found = self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _ROUND_TRIP_US.size)
             if len(found) == _ROUND_TRIP_US.size:
-                return float(_ROUND_TRIP_US.unpack(found)[0]) / 1e6
+                round_trip_us: int = _ROUND_TRIP_US.unpack(found)[0]
+                return 0.0 if round_trip_us == _NOT_MEASURED else round_trip_us / 1e6
         return 1.0
 
     def rested(

@@ -66,10 +66,12 @@ class ShortTimer:
         except BlockingIOError:
             return  # it was set anew meanwhile
         now_s = time.monotonic()
-        while self._due and self._due[0][0] <= now_s:
-            heapq.heappop(self._due)[2]()
-        if self._due:
-            self._set(max(0.0, self._due[0][0] - now_s))
+        try:
+            while self._due and self._due[0][0] <= now_s:
+                heapq.heappop(self._due)[2]()
+        finally:
+            if self._due:
+                self._set(max(0.0, self._due[0][0] - now_s))
 
     def close(self) -> None:
         """Call nobody back any more."""

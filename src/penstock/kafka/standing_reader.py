@@ -18,6 +18,7 @@ from penstock.broker.topics import Partition
 from penstock.errors import ApiError
 from penstock.kafka.fetch_codec import FetchPartition, PackedPartitions
 from penstock.kafka.primitives import Topic
+from penstock.log import PartitionLog
 
 POSITIONS_MAX: Final = (
     500_000  # of all connections, some 0.5 KB each; who comes then is read anew each time
@@ -65,18 +66,20 @@ class StandingReader(Reader):
         count = sum(len(partitions) for _, partitions in topics)
         if self._all.count - self._counted + count > POSITIONS_MAX:
             return False
-        asked = []
+        merged: dict[Topic, PackedPartitions] = {}
         for topic, partitions in topics:
             if not isinstance(partitions, PackedPartitions):
                 return False
-            positions = self._positions_of(topic, partitions)
+            # librdkafka begins at another partition each time, and may come back to that one's topic.
+            merged.setdefault(topic, partitions.none()).packed.extend(partitions.packed)
+        asked = []
+        for topic, packed in merged.items():
+            positions = self._positions_of(topic, packed)
             if positions is None:
                 return False
             asked.append((topic, positions))
-        if len(self._named) != len(asked):
-            self._forget_topics({topic for topic, _ in topics})
-            if len(self._named) != len(asked):
-                return False  # one is named twice
+        if self._named.keys() != merged.keys():
+            self._forget_topics(merged)
         self.asked = asked
         self._all.count += count - self._counted
         self._counted = count
@@ -86,18 +89,17 @@ class StandingReader(Reader):
         self, topic: Topic, partitions: PackedPartitions
     ) -> list[StandingPosition] | None:
         """Those of a topic, in the order asked; None if one is named twice."""
+        asked = set(partitions.packed)
         named = self._named.setdefault(topic, {})
         positions: list[Any] = list(map(named.get, partitions.packed))
         if None in positions:
             for index, position in enumerate(positions):
                 if position is None:
                     positions[index] = self._move(topic, named, partitions, index)
-        if len(named) != len(positions):
-            for gone in named.keys() - set(partitions.packed):
+        if named.keys() != asked:
+            for gone in named.keys() - asked:
                 self.remove(named.pop(gone).key)
-            if len(named) != len(positions):
-                return None
-        return positions
+        return positions if len(named) == len(positions) else None
 
     def _move(
         self,
@@ -115,10 +117,23 @@ class StandingReader(Reader):
         position.stand(asked.offset, asked.bytes_max, asked.leader_epoch, asked.last_fetched_epoch)
         return position
 
-    def _forget_topics(self, asked: set[Topic]) -> None:
-        for topic in self._named.keys() - asked:
+    def _forget_topics(self, asked: dict[Topic, PackedPartitions]) -> None:
+        for topic in self._named.keys() - asked.keys():
             for position in self._named.pop(topic).values():
                 self.remove(position.key)
+
+    def _on_growth(self, log: PartitionLog, size: int) -> None:
+        position = self._by_log.get(log)
+        if size == 0 and isinstance(position, StandingPosition):
+            position.quiet = b""
+        super()._on_growth(log, size)
+
+    def _look_up_again(self) -> None:
+        super()._look_up_again()
+        for _, positions in self.asked:
+            for position in positions:
+                if position.told_high_watermark < 0:
+                    position.quiet = b""
 
     def close(self) -> None:
         self._all.count -= self._counted

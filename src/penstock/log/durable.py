@@ -88,6 +88,7 @@ class DurableLog:
         """Take the log out of service: it may no longer be what its readers were told."""
         if self.failure is None:
             self.failure = StorageError(reason)
+            self._dirty[self] = None  # for the event loop to tell its readers: this may be a thread
         return self.failure_again()
 
     def failure_again(self) -> ApiError:

@@ -273,6 +273,7 @@ class LogStore:
         for log in list(self._dirty):
             if log.failure is not None:
                 self._forget(log)
+                log.wake_subscribers()
                 continue
             if log.has_unsynced_segments or self._is_flush_due(log, now):
                 syncing = self.group_commit.until_durable(log, log.log_end_offset)

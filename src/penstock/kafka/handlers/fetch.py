@@ -218,7 +218,7 @@ class Fetch:
 
     def is_enough(self, found: list[Found]) -> bool:
         """Whether to answer now. That a topic is not there is no reason, unless none is."""
-        size = absent = 0
+        size, absent = self._reader.left_out_bytes, 0
         for item in found:
             if isinstance(item.records, ColdRead) or item.diverging:
                 return True
@@ -360,7 +360,8 @@ class Fetch:
         ]
 
     def _peek(self, reader: StandingReader, position: StandingPosition) -> PartitionData | bytes:
-        """Of a partition that was not looked at, for others filled the answer, and never before."""
+        """Of a partition that was not looked at, for others filled the answer, and of which we know nothing
+        that still holds."""
         data = _data(reader.peek(position), 0, by_reference=False)
         position.quiet = self._quiet(data)
         return position.quiet or data
