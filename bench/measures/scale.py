@@ -23,9 +23,9 @@ def partitions(session: Session) -> None:
     topic, then everything is read back; once with 1 partition, once with 12 and once with 1,000, the
     same client settings and the same batches. Before the clock starts, every partition has got two
     batches, so that the making of its files is not in the figure. The figure is the ratio of the
-    rates with 1,000 and with 1 in a round. The client queues up to a million messages in all before it lets the
-    fetching rest: librdkafka counts for each partition, and with a million for each of 1,000
-    it reads so far ahead that it is slowed down by its own memory, whatever the broker. Then
+    rates with 1,000 and with 1 in a round. The client queues up to a million messages in all before
+    it lets the fetching rest: librdkafka counts for each partition, and with a million for each of
+    1,000 it reads so far ahead that it is slowed down by its own memory, whatever the broker. Then
     everything is read back once more by the same client with mimalloc in place of the C library's
     malloc, if the machine has it: librdkafka makes a message in one thread and frees it in
     another, and where one answer holds many partitions both are at it at the same time, so that a
