@@ -83,8 +83,6 @@ def _latency(rate: int) -> list[Metric]:
 def _against_kafka() -> list[Metric]:
     high, low = Better.HIGHER, Better.LOWER
     rows = [
-        ("partitions_12_produce_rate", "produce, 100 B, 12 partitions", "msg/s", high, None),
-        ("partitions_12_consume_rate", "consume, 100 B, 12 partitions", "msg/s", high, None),
         ("sync_rate", "synchronous produce, rate", "req/s", high, 1.5),
         ("sync_p50", "synchronous produce, median", "µs", low, None),
         ("rss", "memory after the load, VmRSS", "MB", low, 0.1),

@@ -10,7 +10,6 @@ from bench.metrics import LIMIT, LIMIT_KEYS
 from bench.run import MeasurementError
 from bench.session import Session
 
-_FEW_PARTITIONS = 12
 _PARTITIONS = 1_000
 _MESSAGES = 10_000_000
 _BATCH = 1_000
@@ -20,12 +19,12 @@ _LIMIT_BYTES = 2 << 30
 
 def partitions(session: Session) -> None:
     """librdkafka, acks=1, 100 B, batches of 1,000 messages that go round all partitions of the
-    topic, then everything is read back; once with 1 partition, once with 12 and once with 1,000, the
-    same client settings and the same batches. Before the clock starts, every partition has got two
+    topic, then everything is read back; once with 1 partition and once with 1,000, the same
+    client settings and the same batches. Before the clock starts, every partition has got two
     batches, so that the making of its files is not in the figure. The figure is the ratio of the
-    rates with 1,000 and with 1 in a round. The client queues up to a million messages in all before
-    it lets the fetching rest: librdkafka counts for each partition, and with a million for each of
-    1,000 it reads so far ahead that it is slowed down by its own memory, whatever the broker. Then
+    two rates in a round. The client queues up to a million messages in all before it lets the
+    fetching rest: librdkafka counts for each partition, and with a million for each of 1,000
+    it reads so far ahead that it is slowed down by its own memory, whatever the broker. Then
     everything is read back once more by the same client with mimalloc in place of the C library's
     malloc, if the machine has it: librdkafka makes a message in one thread and frees it in
     another, and where one answer holds many partitions both are at it at the same time, so that a
@@ -38,7 +37,7 @@ def partitions(session: Session) -> None:
         for name in order:
             broker = session.pair(name)
             rates: dict[str, dict[int, float]] = defaultdict(dict)
-            for count in (1, _FEW_PARTITIONS, _PARTITIONS):
+            for count in (1, _PARTITIONS):
                 memory = (first + messages) * 110
                 how = {"size": 100, "partitions": count, "chunk": _BATCH, "batch_messages": _BATCH}
                 with session.topic(broker, partitions=count, memory_bytes=memory) as topic:
