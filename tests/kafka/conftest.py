@@ -41,6 +41,13 @@ def wire(shared: ThreadBroker) -> Iterator[Wire]:
 
 
 @pytest.fixture
+def other(shared: ThreadBroker) -> Iterator[Wire]:
+    """A second connection, somebody else's."""
+    with Wire(shared.bootstrap) as connection:
+        yield connection
+
+
+@pytest.fixture
 def topic(shared: ThreadBroker) -> str:
     return shared.create_topic()
 

@@ -62,12 +62,6 @@ class Session:
 
 
 @pytest.fixture
-def other(shared: ThreadBroker) -> Iterator[Wire]:
-    with Wire(shared.bootstrap) as connection:
-        yield connection
-
-
-@pytest.fixture
 def wide(shared: ThreadBroker) -> str:
     """A topic of three partitions."""
     return shared.create_topic(partitions=3)

@@ -21,13 +21,6 @@ from tests.log.support import damage
 LONG_MS = 60_000  # longer than any test waits: whoever waits so long waits for ever
 
 
-@pytest.fixture
-def other(shared: ThreadBroker) -> Any:
-    """A second connection, to produce on while the first waits."""
-    with Wire(shared.bootstrap) as connection:
-        yield connection
-
-
 def partitions(response: Any) -> dict[int, Any]:
     return {item.partition_index: item for topic in response.responses for item in topic.partitions}
 

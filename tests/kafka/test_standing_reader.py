@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,12 +20,6 @@ from tests.kafka.wire import Topic, Wire, fetch, produce, request, topic_id, wai
 PARTITIONS = 6
 BY_NAME, BY_ID = 12, 13
 LONG_MS = 60_000
-
-
-@pytest.fixture
-def other(shared: ThreadBroker) -> Iterator[Wire]:
-    with Wire(shared.bootstrap) as connection:
-        yield connection
 
 
 @pytest.fixture

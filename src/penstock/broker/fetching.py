@@ -226,8 +226,6 @@ class Reader:
         for position in list(self._positions.values() if everything else self._ready):
             if left <= 0 and has_records and not everything:
                 break
-            if isinstance(position.partition, ApiError):
-                position.partition = self._directory.resolve(position.key)
             item = self._look(position, left, must_fit=has_records)
             is_told = everything or _is_news(item)
             if item.records is not None:
@@ -254,8 +252,6 @@ class Reader:
 
     def peek(self, position: Position) -> Found:
         """Where a partition begins and ends, or why nobody may know; without a look for records."""
-        if isinstance(position.partition, ApiError):
-            position.partition = self._directory.resolve(position.key)
         return self._look(position, 0, must_fit=True)
 
     def _look_up_again(self) -> None:
@@ -270,6 +266,8 @@ class Reader:
                 self._ready[position] = None
 
     def _look(self, position: Position, bytes_left: int, *, must_fit: bool) -> Found:
+        if isinstance(position.partition, ApiError):
+            position.partition = self._directory.resolve(position.key)
         partition = position.partition
         if isinstance(partition, ApiError):
             return Found(position, partition)

@@ -43,6 +43,7 @@ _SESSION: Final = struct.Struct(">ii")
 _HEAD: Final = struct.Struct(">ihi")  # throttle, error code, session id
 _REPLICA: Final = struct.Struct(">iq")
 _REPLICA_STATE_TAG: Final = 1
+_READ_COMMITTED: Final = 1
 
 _PARTITION_4: Final = struct.Struct(">iqi")
 _PARTITION_5: Final = struct.Struct(">iqqi")
@@ -124,6 +125,11 @@ class FetchRequest(NamedTuple):
     rack_id: str
     replica_epoch: int = -1  # the registration of the replica that asks
     by_reference: bool = False  # from this machine, where it can look into files
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether who asks reads committed records only."""
+        return self.isolation_level == _READ_COMMITTED
 
 
 class PartitionData(NamedTuple):

@@ -22,12 +22,13 @@ from penstock.records.batch import read_header
 
 if TYPE_CHECKING:
     from penstock.broker.fetching import Found
-    from penstock.kafka.fetch_codec import FetchPartition, Part
+    from penstock.kafka.fetch_codec import FetchPartition, FetchRequest, Part
     from penstock.kafka.primitives import Topic
     from penstock.kafka.short_timer import ShortTimer
 
 _ANSWER_BYTES: Final = 1024 * 1024  # a partition's share, unless the client asks for more of each
 _ANSWER_MESSAGES: Final = 1_000  # so few are made and freed too soon to be in each other's way
+_PARTITIONS_MAX: Final = 256  # to ask for more of them again and again costs more than it gains
 _NETWORK_BYTES_PER_S: Final = 1_000_000_000
 _REST_S_PER_MESSAGE: Final = 10e-9
 _REST_S_MIN: Final = 50e-6  # less is not worth the timer
@@ -53,6 +54,16 @@ class Pace:
         self._socket = sock
         self._last_read: tuple[Topic, int, int] | None = None  # topic, partition, offset
         self._message_bytes = 0.0  # on average, in a batch that it got not long ago
+
+    def bounded(self, request: FetchRequest) -> FetchRequest:
+        """The request with no more bytes than its client had better get at once."""
+        if sum(len(partitions) for _, partitions in request.topics) > _PARTITIONS_MAX:
+            return request
+        share = max(
+            (partitions[0].bytes_max for _, partitions in request.topics if partitions), default=0
+        )
+        wanted = max(self.answer_bytes_max(share), request.min_bytes)
+        return request._replace(max_bytes=min(request.max_bytes, wanted))
 
     def answer_bytes_max(self, partition_bytes_max: int) -> int:
         """How much of several partitions to give at once.

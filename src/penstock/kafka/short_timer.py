@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import heapq
 import itertools
 import os
+import struct
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 _NON_BLOCKING_CLOSED_ON_EXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC  # TFD_NONBLOCK, TFD_CLOEXEC
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
-
-
-class _Itimerspec(ctypes.Structure):
-    _fields_ = (("it_interval", _Timespec), ("it_value", _Timespec))
+_ITIMERSPEC: Final = struct.Struct("llll")  # interval and value, each in seconds and nanoseconds
 
 
 class ShortTimer:
@@ -28,7 +21,7 @@ class ShortTimer:
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._libc: ctypes.CDLL | None = None
+        self._libc: Any = None
         self._fd = -1
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> bool:
@@ -42,6 +35,8 @@ class ShortTimer:
         return True
 
     def _open(self) -> bool:
+        import ctypes  # most brokers never need it
+
         libc = ctypes.CDLL(None)
         if not hasattr(libc, "timerfd_create"):
             return False
@@ -53,12 +48,9 @@ class ShortTimer:
         return True
 
     def _set(self, seconds: float) -> None:
-        assert self._libc is not None
-        when = _Itimerspec()
         whole = int(seconds)
-        when.it_value.tv_sec = whole
-        when.it_value.tv_nsec = max(1, int((seconds - whole) * 1e9))
-        self._libc.timerfd_settime(self._fd, 0, ctypes.byref(when), None)
+        nanoseconds = max(1, int((seconds - whole) * 1e9))
+        self._libc.timerfd_settime(self._fd, 0, _ITIMERSPEC.pack(0, 0, whole, nanoseconds), None)
 
     def _on_due(self) -> None:
         try:

@@ -20,9 +20,8 @@ from penstock.kafka.fetch_codec import FetchPartition, PackedPartitions
 from penstock.kafka.primitives import Topic
 from penstock.log import PartitionLog
 
-POSITIONS_MAX: Final = (
-    500_000  # of all connections, some 0.5 KB each; who comes then is read anew each time
-)
+# Of all connections, some 0.5 KB each; who comes then is read anew each time.
+POSITIONS_MAX: Final = 500_000
 
 
 class StandingPosition(Position):

@@ -272,9 +272,13 @@ class PartitionLog(CuttableLog):
 
     def _tell_of_growth(self, size: int) -> None:
         if self._watermark is None:
-            for notify in tuple(self.subscribers):
-                notify(self, size)
+            self._tell_readers(size)
         for notify in tuple(self.replica_subscribers):
+            notify(self, size)
+
+    def _tell_readers(self, size: int) -> None:
+        """So many more bytes may be read; 0: something else has changed."""
+        for notify in tuple(self.subscribers):
             notify(self, size)
 
     def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
@@ -324,9 +328,7 @@ class PartitionLog(CuttableLog):
         watermark.place = place
         self._dirty[self] = None
         if place.offset > before.offset and self.subscribers:
-            size = self._bytes_between(before, place)
-            for notify in tuple(self.subscribers):
-                notify(self, size)
+            self._tell_readers(self._bytes_between(before, place))
 
     def _place_for_readers(self, offset: int) -> Place:
         offset = min(max(offset, self.log_start_offset), self.log_end_offset)
@@ -478,7 +480,7 @@ class PartitionLog(CuttableLog):
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self._dirty[self] = None
-            self._tell_of_start()
+            self._tell_readers(0)
         return self.log_start_offset
 
     def expire_segments(self) -> RemovalPlan | None:
@@ -509,12 +511,8 @@ class PartitionLog(CuttableLog):
             segment.drop()
         names = [os.path.basename(path) for segment in gone for path in segment.paths()]
         self._removal = RemovalPlan(directory=directory, names=names)
-        self._tell_of_start()
+        self._tell_readers(0)
         return self._removal
-
-    def _tell_of_start(self) -> None:
-        for notify in tuple(self.subscribers):
-            notify(self, 0)
 
     def expire_producers(self, expiry_ms: int) -> None:
         self._producers.expire(self._clock.wall_ms(), expiry_ms)

@@ -28,14 +28,11 @@ from penstock.log import ColdRead, FileSlice
 from penstock.wire import FileReference
 
 if TYPE_CHECKING:
-    from penstock.kafka.librdkafka import Pace
     from penstock.kafka.router import KafkaDoor
 
 ToldTopics = list[tuple[TopicKey, list[PartitionData | bytes]]]
 
 _TOPIC_IDS_FROM: Final = 13
-_READ_COMMITTED: Final = 1
-_PARTITIONS_BOUNDED_MAX: Final = 256
 _INLINE_BYTES: Final = 64 * 1024  # less than this is copied into the answer: one call sends it all
 _INLINE_BYTES_IN_ALL: Final = 512 * 1024  # but a slow reader must not hold more memory than this
 
@@ -49,7 +46,7 @@ def answer(door: KafkaDoor, version: int, request: FetchRequest, caller: Caller)
         topic, [asked] = request.topics[0]
         return pace.rested(door.short_timer, topic, asked, at_once)
     if pace is not None:
-        request = _bounded(request, pace)
+        request = pace.bounded(request)
     try:
         fetch = _begin(door, version, request, caller)
     except ApiError as error:
@@ -88,19 +85,9 @@ def _answer_at_once(door: KafkaDoor, version: int, request: FetchRequest) -> lis
         return None
     hw = log.high_watermark
     data = PartitionData(asked.partition, 0, hw, hw, log.log_start_offset, records)
-    is_committed = request.isolation_level == _READ_COMMITTED
-    return encode_response(version, 0, SESSIONLESS, [(topic, [data])], is_committed=is_committed)
-
-
-def _bounded(request: FetchRequest, pace: Pace) -> FetchRequest:
-    """The request with no more bytes than its client had better get at once."""
-    if sum(len(partitions) for _, partitions in request.topics) > _PARTITIONS_BOUNDED_MAX:
-        return request  # to ask for so many costs a client more than it would gain
-    share = max(
-        (partitions[0].bytes_max for _, partitions in request.topics if partitions), default=0
+    return encode_response(
+        version, 0, SESSIONLESS, [(topic, [data])], is_committed=request.is_committed
     )
-    wanted = max(pace.answer_bytes_max(share), request.min_bytes)
-    return request._replace(max_bytes=min(request.max_bytes, wanted))
 
 
 def _begin(door: KafkaDoor, version: int, request: FetchRequest, caller: Caller) -> Fetch:
@@ -135,7 +122,7 @@ def _standing_reader(
     """The connection's reader, with the positions of this request; None if it is not for that."""
     if request.session_epoch != FINAL_EPOCH or request.replica_id >= 0:
         return None
-    form = (version, request.isolation_level == _READ_COMMITTED)
+    form = (version, request.is_committed)
     if caller.standing is not None and caller.standing.form != form:
         caller.close()
     if caller.standing is None:
@@ -340,11 +327,8 @@ class Fetch:
             _by_topic(told) if not isinstance(reader, StandingReader) else self._all(reader, told)
         )
         return encode_response(
-            self._version, 0, self._session_id(), topics, is_committed=self._is_committed()
+            self._version, 0, self._session_id(), topics, is_committed=self._request.is_committed
         )
-
-    def _is_committed(self) -> bool:
-        return self._request.isolation_level == _READ_COMMITTED
 
     def _all(self, reader: StandingReader, told: dict[Position, PartitionData]) -> ToldTopics:
         """All that a standing reader asks for: what is new, and of the rest what was said last."""
@@ -370,7 +354,7 @@ class Fetch:
         """What to say of a partition while there is nothing new. An error is looked into each time."""
         if data.error_code:
             return b""
-        return encode_quiet(self._version, data, is_committed=self._is_committed())
+        return encode_quiet(self._version, data, is_committed=self._request.is_committed)
 
     def _session_id(self) -> int:
         """The session this fetch belongs to; if it is to begin one, that begins now."""
