@@ -41,6 +41,12 @@ class FileReference(NamedTuple):
     header: bytes
     path: bytes  # as the system has it
 
+    def behind(self, size: int) -> FileReference | None:
+        """What follows behind the first `size` bytes of it, if anything. Its first header is not known."""
+        if size >= self.size:
+            return None
+        return self._replace(position=self.position + size, size=self.size - size, header=b"")
+
     def encode(self) -> bytes:
         return _REFERENCE.pack(*self[:5]) + self.path
 

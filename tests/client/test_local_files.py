@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.client.cluster import Cluster
-from penstock.client.errors import OffsetOutOfRange
-from penstock.client.fetching import RangeReader
+from penstock.client.errors import BadAnswer, OffsetOutOfRange
+from penstock.client.fetch_codec import PartitionData, decode_response, encode_request
+from penstock.client.fetching import Fetched, Isolation, RangeReader
 from penstock.client.local_files import LocalFiles
 from penstock.model import TopicPartition
 from penstock.testing import ThreadBroker, broker
@@ -132,6 +133,113 @@ def test_a_broker_elsewhere_is_not_asked(watched: Watched, monkeypatch: pytest.M
         assert watched.bytes_sent_for(reader) > LOG_BYTES
 
 
+# -- pieces ------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+LARGE = {"max.message.bytes": str(8 * MIB)}
+
+
+class Pieces:
+    """A partition of 8,000 records, and the pieces in which it is read."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.cluster = watched.cluster
+        self.partition = TopicPartition(watched.broker.create_topic(settings=LARGE), 0)
+        self.end = 0
+
+    def add(self, records: int, per_batch: int) -> None:
+        fill(self.cluster, self.partition, records, per_batch=per_batch, size=SIZE, first=self.end)
+        self.end += records
+
+    def read(self, isolation: Isolation = "read_uncommitted") -> list[Fetched]:
+        reader = RangeReader(
+            self.cluster, self.partition, 0, self.end, fetch_bytes=4 * MIB, isolation=isolation
+        )
+        pieces = [piece._replace(data=memoryview(bytes(piece.data))) for piece in reader]
+        seen = [pair for piece in pieces for pair in records_in(piece, 0, self.end)]
+        assert seen == [(number, number) for number in range(self.end)]
+        return pieces
+
+
+@pytest.fixture
+def pieces(watched: Watched) -> Pieces:
+    return Pieces(watched)
+
+
+def change_answers(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[PartitionData], PartitionData]
+) -> None:
+    def changed(*arguments: Any) -> PartitionData:
+        return change(decode_response(*arguments))
+
+    monkeypatch.setattr("penstock.client.fetch_connection.decode_response", changed)
+
+
+def test_files_are_read_in_pieces_of_2_mib_however_much_is_fetched(pieces: Pieces) -> None:
+    pieces.add(8_000, per_batch=100)
+    sizes = [len(piece.data) for piece in pieces.read()]
+    assert max(sizes) <= 2 * MIB
+    assert len(sizes) < 6
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_a_batch_that_is_larger_than_a_piece_comes_whole(
+    pieces: Pieces, isolation: Isolation
+) -> None:
+    pieces.add(3_000, per_batch=3_000)
+    pieces.add(500, per_batch=100)
+    pieces.add(3_000, per_batch=3_000)
+    assert max(len(piece.data) for piece in pieces.read(isolation)) > 2 * MIB
+
+
+def test_a_last_batch_that_is_larger_than_all_before_comes_whole(pieces: Pieces) -> None:
+    """What came before tells how much to read: far too little, here."""
+    pieces.add(1_000, per_batch=1)
+    fill(pieces.cluster, pieces.partition, 1, per_batch=1, size=3 * MIB, first=pieces.end)
+    pieces.end += 1
+    pieces.read()
+
+
+def test_a_broker_is_asked_less_often_than_its_files_are_read(
+    pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def encoded(version: int, request: Any) -> bytes:
+        asked.append(request.offset)
+        return encode_request(version, request)
+
+    monkeypatch.setattr("penstock.client.fetch_connection.encode_request", encoded)
+    pieces.add(24_000, per_batch=100)
+    assert len(pieces.read()) > 10
+    assert len(asked) == 2  # and the first did not know yet that files can be read
+
+
+def test_aborted_transactions_are_told_for_all_that_is_read_at_once(
+    pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a later piece nobody could tell whether they had ended in an earlier one."""
+    pieces.add(8_000, per_batch=100)
+    change_answers(monkeypatch, lambda answer: answer._replace(aborted=[(7, 0)]))
+    first, *_ = pieces.read("read_committed")
+    assert first.aborted == [(7, 0)]
+    assert len(first.data) > 3 * MIB
+
+
+def test_a_broker_that_tells_of_half_a_batch_is_found_out(
+    pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces.add(2_000, per_batch=1_000)
+
+    def halved(answer: PartitionData) -> PartitionData:
+        assert answer.reference is not None
+        return answer._replace(reference=answer.reference._replace(size=500_000))
+
+    change_answers(monkeypatch, halved)
+    with pytest.raises(BadAnswer, match=r"told of 500000 bytes .* the batch at offset 0 has 10"):
+        pieces.read()
+
+
 # -- files that are not what the broker means ---------------------------------------------------
 
 
@@ -233,7 +341,7 @@ def test_the_file_is_closed_at_the_end_of_the_range(watched: Watched) -> None:
 
 
 def test_records_deleted_meanwhile_are_reported_as_ever(watched: Watched) -> None:
-    reader = iter(watched.reader())
+    reader = iter(watched.reader(fetch_bytes=100_000))
     next(reader)
     delete_before(watched.broker, watched.partition, RECORDS - 10)
     with pytest.raises(OffsetOutOfRange):

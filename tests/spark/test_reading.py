@@ -61,3 +61,21 @@ def test_a_task_beside_its_broker_reads_files_unless_it_is_told_not_to(
     )
     assert sum(batch.num_rows for batch in batches) == 2
     assert bool(read) == reads_files
+
+
+def test_what_came_before_a_gap_is_handed_over_and_not_called_lost(
+    topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"kafka.bootstrap.servers": topic.broker.bootstrap, "subscribe": topic.name}
+    options = Options({**given, "failOnDataLoss": "false", "retryTimeout": "1s"}, "batch")
+    where = ClusterSettings.from_options(options)
+    partition = TopicPartition(topic.name, 0)
+    with where.connect() as cluster, IdempotentProducer(cluster) as producer:
+        for _ in range(3):
+            producer.send(partition, encode_batch([(None, b"v")] * 10), 10)
+    batches = read_split(
+        where, ReadSettings.from_options(options, SCHEMA), Split(Range(partition, 5, 100))
+    )
+    offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert offsets == list(range(5, 30))
+    assert "offsets 30 to 100 (exclusive)" in caplog.text

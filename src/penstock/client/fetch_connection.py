@@ -25,6 +25,7 @@ from penstock.model import TopicPartition
 from penstock.sockets import is_within_this_machine
 
 _WORTH_KEEPING_BYTES: Final = 64 << 10  # an answer without records is no use of a kept buffer
+_TOLD_AT_ONCE: Final = 8  # times what is read at once: being told of more costs no memory
 _WAIT_MS: Final = 500  # how long a broker may wait for a record before it says that there is none
 
 
@@ -55,6 +56,9 @@ class FetchConnection:
         self._topic_id: uuid.UUID | None = None  # of the topic that the first records came from
         self._version = 0
         self._asked: tuple[int, int] | None = None  # correlation id and offset of what is under way
+        self._told: tuple[int, PartitionData] | None = (
+            None  # an offset, and where records are from it on
+        )
 
     @property
     def broker(self) -> str:
@@ -64,25 +68,42 @@ class FetchConnection:
         """Up to where this reader may read."""
         return answer.last_stable if self._is_committed else answer.high_watermark
 
-    def fetch(self, offset: int, bytes_max: int) -> PartitionData:
+    def fetch(self, offset: int, bytes_max: int, piece_bytes: int) -> PartitionData:
         """The answer to a Fetch at `offset`: the one under way, or a new one.
 
-        Of a broker on this machine we ask where the records are, and read them there ourselves. If that
-        can not be done, be it once, it sends them as every broker does.
+        Of a broker on this machine we ask where the records are, and read them there ourselves, at most
+        `piece_bytes` at once. If that can not be done, be it once, it sends them as every broker does.
         """
-        answer = self._receive(offset, bytes_max)
+        if self._told is not None and self._told[0] == offset:
+            answer = self._told[1]
+        else:
+            answer = self._receive(offset, bytes_max)
+        self._told = None
         self.reads_files = False
         if answer.reference is None:
             return answer
-        if self._files is None or answer.reference.size > FETCH_FRAME_BYTES_MAX:
+        size = answer.reference.size
+        if not answer.aborted:  # those are told for all of it: a part would not know which are over
+            size = min(size, piece_bytes)
+        if self._files is None or size > FETCH_FRAME_BYTES_MAX:
             raise BadAnswer(f"{self.broker} told of records in a way that nobody asked for")
-        records = self._pool.take(answer.reference.size)
+        records = self._pool.take(size)
         if self._files.read(answer.reference, records):
             self.reads_files = True
+            self._told = offset, answer
             return answer._replace(records=records)
         del records
         self.close_files()
         return self._receive(offset, bytes_max)
+
+    def go_on(self, used: int, offset: int, bytes_max: int) -> None:
+        """Have what comes at `offset` ready, or under way: it is behind `used` bytes of the last answer."""
+        told = self._told[1] if self._told is not None else None
+        if told is not None and told.reference is not None:
+            rest = told.reference.behind(used)
+            self._told = (offset, told._replace(reference=rest)) if rest is not None else None
+        if self._told is None:
+            self._ask(offset, bytes_max)
 
     def _receive(self, offset: int, bytes_max: int) -> PartitionData:
         if self._asked is None or self._asked[1] != offset:
@@ -107,7 +128,7 @@ class FetchConnection:
             self._topic_id = self._leader.topic_id
         return answer
 
-    def ask(self, offset: int, bytes_max: int) -> None:
+    def _ask(self, offset: int, bytes_max: int) -> None:
         """Send the request for `offset` ahead. If that fails, `fetch` will try again and say so."""
         try:
             self._send(offset, bytes_max)
@@ -118,6 +139,8 @@ class FetchConnection:
         connection, leader = self._connection, self._leader
         assert connection is not None
         assert leader is not None
+        if self.reads_files and not self._is_committed:  # or too many transactions might be told of
+            bytes_max = min(bytes_max * _TOLD_AT_ONCE, FETCH_FRAME_BYTES_MAX)
         request = FetchRequest(
             self._partition.topic,
             leader.topic_id,
@@ -166,6 +189,7 @@ class FetchConnection:
         """Something failed: hang up, and ask who leads before the next try."""
         self._hang_up()
         self._leader = None
+        self._told = None
         self._is_leader_suspect = True
 
     def _hang_up(self) -> None:

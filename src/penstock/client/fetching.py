@@ -2,7 +2,7 @@
 
 The request for what comes next leaves as soon as an answer is there, before anyone looks at it, so the
 broker works while the caller does. A thread receives ahead of the caller, up to a bound; but what is read
-from files of this machine is at hand, and best read when it is used.
+from files of this machine is at hand, and best read when it is used, in pieces that stay in a cache.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from penstock.model import TopicPartition
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 FETCH_BYTES: Final = 8 << 20
+_PIECE_BYTES: Final = 2 << 20
 _LAST_FETCH_BYTES_MIN: Final = 64 << 10
 _EMPTY_PAUSE_S: Final = 0.1
 _JOIN_TIMEOUT_S: Final = 2.0  # a thread that is just connecting ends when that has ended
@@ -57,7 +58,7 @@ class Fetched(NamedTuple):
 class RangeReader:
     """Reads [start, end) of one partition, once: iterate over it, and `close` it if you stop early.
 
-    `fetch_bytes` is what one request asks for; a batch that is larger comes whole. `prefetch` answers
+    `fetch_bytes` is what comes at once, at most; a batch that is larger comes whole. `prefetch` answers
     wait for the caller at most, so memory is bounded by about (prefetch + 2) × fetch_bytes. With 0 there
     is no thread, and an answer is received when it is asked for. `reads_files`: records of a broker on
     this machine are read from its files, if it knows how to tell where they are.
@@ -209,6 +210,7 @@ class _Source:
         )
         self._retry = Retry(f"reading {partition}", cluster.network.retry_timeout_ms, stop)
         self._seen_offsets = self._seen_bytes = 0
+        self._bytes_min = 0  # the size of the next batch, if less than that was asked for
         self._empty_since = 0.0
         self._empty_answers = 0
         self._not_compacted = ""  # how we know; empty: nobody was asked yet
@@ -225,7 +227,11 @@ class _Source:
         """What comes next; None at the end of the range, or after `close`."""
         while self._position < self._end and not self._stop.is_set():
             try:
-                answer = self._connection.fetch(self._position, self._bytes_to_ask())
+                answer = self._connection.fetch(
+                    self._position,
+                    self._likely_left(self._fetch_bytes),
+                    self._likely_left(min(self._fetch_bytes, _PIECE_BYTES)),
+                )
                 fetched = self._take(answer)
             except ClientError as error:
                 if self._stop.is_set():
@@ -240,12 +246,12 @@ class _Source:
         self._connection.close_files()
         return None
 
-    def _bytes_to_ask(self) -> int:
+    def _likely_left(self, bytes_max: int) -> int:
         """Not much more than what is left of the range, as far as what came so far tells."""
-        if not self._seen_offsets:
-            return self._fetch_bytes
-        left = (self._end - self._position) * self._seen_bytes // self._seen_offsets
-        return min(self._fetch_bytes, left + left // 8 + _LAST_FETCH_BYTES_MIN)
+        if self._seen_offsets:
+            left = (self._end - self._position) * self._seen_bytes // self._seen_offsets
+            bytes_max = min(bytes_max, left + left // 8 + _LAST_FETCH_BYTES_MIN)
+        return max(bytes_max, self._bytes_min)
 
     def _take(self, answer: PartitionData) -> Fetched | None:
         """What an answer holds for the caller, None if nothing. The position moves behind it."""
@@ -253,8 +259,9 @@ class _Source:
             self._refuse(error_code(answer.error_code))
         whole = self._whole(answer.records)
         if whole.missing:
-            self._fetch_bytes = whole.missing  # an old broker, which cuts even the first batch
+            self._bytes_min = self._checked_size(answer, whole.missing)
             return None
+        self._bytes_min = 0
         if whole.next_offset == self._position:
             self._wait_for_more(answer)
             return None
@@ -263,7 +270,7 @@ class _Source:
         self._seen_bytes += whole.size
         self._position = whole.next_offset
         if self._position < self._end:
-            self._connection.ask(self._position, self._bytes_to_ask())
+            self._connection.go_on(whole.size, self._position, self._likely_left(self._fetch_bytes))
         return Fetched(
             answer.records[: whole.size],
             answer.aborted,
@@ -271,6 +278,15 @@ class _Source:
             answer.high_watermark,
             whole.next_offset,
         )
+
+    def _checked_size(self, answer: PartitionData, size: int) -> int:
+        """Of a first batch that did not come whole. An old broker may cut it; a file has all of it."""
+        if answer.reference is not None and size > answer.reference.size:
+            raise BadAnswer(
+                f"{self._connection.broker} told of {answer.reference.size} bytes of {self.partition}, "
+                f"but the batch at offset {self._position} has {size}"
+            )
+        return size
 
     def _whole(self, records: memoryview) -> Whole:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.fetching import Isolation
+
+
+_GONE: Final = (OffsetOutOfRange, UnknownTopic, LogEndsEarly)
 
 
 class Split(InputPartition):
@@ -77,7 +80,7 @@ def read_split(
                 if batch.num_rows:
                     yield batch
             return
-        except (OffsetOutOfRange, UnknownTopic, LogEndsEarly) as error:
+        except _GONE as error:
             gap = _gap(Range(partition, position, end), error)
             report(gap, fail=settings.fail_on_data_loss)
             assert gap.end is not None
@@ -90,10 +93,9 @@ def _read(
     """Batches, each with the offset at which to go on behind it."""
     # Not above: kernels take their time to load, and who plans a query never runs them.
     from penstock.client.fetching import RangeReader
-    from penstock.records.arrow.decoding import decode_in_pieces
+    from penstock.records.arrow.decoding import Collector
 
     keep_memory()
-    position = wanted.start
     reader = RangeReader(
         where.shared(),
         wanted.partition,
@@ -103,19 +105,28 @@ def _read(
         isolation=settings.isolation,
         reads_files=settings.reads_files,
     )
-    for fetched in reader:
-        for decoded in decode_in_pieces(
-            fetched.data,
-            columns=table.decoded_columns,
-            start=position,
-            end=wanted.end,
-            aborted=fetched.aborted,
-            check_crc=settings.check_crc,
-        ):
-            if position == wanted.start:
-                settle()
-            position = decoded.next_offset
-            yield position, table.batch(decoded.rows, decoded.columns)
+    collector = Collector(
+        table.decoded_columns,
+        wanted.start,
+        wanted.end,
+        batch_bytes=settings.fetch_bytes,
+        check_crc=settings.check_crc,
+    )
+    gone: Exception | None = None
+    try:
+        is_first = True
+        for fetched in reader:
+            for decoded in collector.add(fetched.data, fetched.aborted):
+                if is_first:
+                    settle()
+                    is_first = False
+                yield decoded.next_offset, table.batch(decoded.rows, decoded.columns)
+    except _GONE as error:
+        gone = error
+    for decoded in collector.rest():  # what came before is there, however it goes on
+        yield decoded.next_offset, table.batch(decoded.rows, decoded.columns)
+    if gone is not None:
+        raise gone
 
 
 def _gap(left: Range, error: Exception) -> Gap:

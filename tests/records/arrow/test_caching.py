@@ -13,10 +13,10 @@ import penstock
 # Decodes in a copy of the package; says where kernels were kept and whether they were found there.
 PROGRAM = """
 from penstock.records.arrow import caching, decode_kernels
-from penstock.records.arrow.decoding import decode_in_pieces
+from penstock.records.arrow.decoding import Collector
 from penstock.records.decode import encode_batch
 batch = encode_batch([(b"k", b"v")])
-assert [piece.rows for piece in decode_in_pieces(batch, columns=["key"], start=0, end=9)] == [1]
+assert [piece.rows for piece in Collector(["key"], 0, 9).add(batch)] == [1]
 statistics = decode_kernels.decode_records.stats
 print(caching._DIRECTORY, sum(statistics.cache_hits.values()), sep="\\n")
 """

@@ -7,7 +7,7 @@ import ctypes
 import itertools
 import mmap
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,9 +22,9 @@ from penstock.records.arrow.decoding import (
     COLUMNS,
     TYPES,
     AbortedTransaction,
+    Collector,
     CorruptBatchError,
     Decoded,
-    decode_in_pieces,
 )
 from penstock.records.arrow.encoding import encode
 from penstock.records.batch import (
@@ -45,6 +45,19 @@ from tests.records.test_decode import CODECS, HEADERS, LIBRARIES, MADE, PAIRS, T
 
 END = 2**62
 ABORT, COMMIT = 0, 1
+
+
+def decode_in_pieces(
+    data: Buffer,
+    *,
+    columns: Collection[str],
+    start: int,
+    end: int,
+    aborted: Sequence[tuple[int, int]] = (),
+    **options: Any,
+) -> Iterator[Decoded]:
+    """The records of one fetch; each piece by itself."""
+    return Collector(columns, start, end, **options).add(data, aborted)
 
 
 def decode(data: Buffer, **options: Any) -> Decoded:

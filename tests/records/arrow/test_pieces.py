@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.records.arrow.decoding import COLUMNS, TooLargeError, decode_in_pieces
+from penstock.records.arrow.decoding import COLUMNS, Collector, Decoded, TooLargeError
 from penstock.records.batch import (
     ATTRIBUTE_COMPRESSION,
     ATTRIBUTE_TRANSACTIONAL,
@@ -25,7 +25,7 @@ from penstock.records.batch import (
 )
 from penstock.records.compression import decompress
 from penstock.records.decode import encode_batch
-from tests.records.arrow.test_decoding import END, changed, decode, marker
+from tests.records.arrow.test_decoding import END, changed, decode, decode_in_pieces, marker
 from tests.records.test_decode import CODECS
 
 PACKED_CODECS = [codec for codec in CODECS if codec]
@@ -163,6 +163,86 @@ class TestCuts:
         assert rows(8) == [8]
         assert rows(31) == [31]
         assert len(rows(33)) == 2
+
+
+def collected(fetches: list[bytes], batch_bytes: int, **options: Any) -> list[Decoded]:
+    """All results for the values and offsets of `fetches`. Each is overwritten when it was added."""
+    collector = Collector(["value", "offset"], 0, END, batch_bytes=batch_bytes, **options)
+    results: list[Decoded] = []
+    for fetch in fetches:
+        data = bytearray(fetch)
+        results += collector.add(data)
+        data[:] = b"\xff" * len(data)
+    return [*results, *collector.rest()]
+
+
+class TestCollecting:
+    @settings(max_examples=200, deadline=None)
+    @given(
+        fetched=batches(),
+        batch_bytes=st.sampled_from([0, 1, 3_000, 20_000, 2**31 - 1]),
+        piece_bytes=PIECE_BYTES,
+        data=st.data(),
+    )
+    def test_what_is_put_together_is_what_the_fetches_have(
+        self, fetched: list[bytearray], batch_bytes: int, piece_bytes: int, data: st.DataObject
+    ) -> None:
+        end = read_header(fetched[-1]).last_offset + 1
+        start, stop = data.draw(st.integers(0, end)), data.draw(st.integers(0, end + 3))
+        for columns in (["key", "value", "offset"], COLUMNS, []):
+            whole = decode(b"".join(fetched), columns=columns, start=start, end=stop)
+            collector = Collector(
+                columns, start, stop, batch_bytes=batch_bytes, piece_bytes=piece_bytes
+            )
+            results = [one for batch in fetched for one in collector.add(batch)]
+            results += collector.rest()
+            assert sum(one.rows for one in results) == whole.rows
+            for name in columns:
+                joined = pa.concat_arrays([one.columns[name] for one in results])
+                joined.validate(full=True)
+                assert joined.equals(whole.columns[name])
+            assert results[-1].next_offset == whole.next_offset
+            assert [one.next_offset for one in results] == sorted(
+                one.next_offset for one in results
+            )
+
+    def test_small_fetches_come_together_up_to_what_is_wanted(self) -> None:
+        fetches = [
+            bytes(encode_batch([(None, bytes(990))] * 2, base_offset=2 * n)) for n in range(50)
+        ]
+        results = collected(fetches, 10_000)
+        assert [one.rows for one in results] == [10] * 10
+        assert [one.next_offset for one in results] == list(range(10, 101, 10))
+
+    def test_room_is_made_for_sixteen_times_the_first_at_most(self) -> None:
+        fetches = [bytes(encode_batch([(None, b"")], base_offset=n)) for n in range(40)]
+        assert [one.rows for one in collected(fetches, 1 << 30)] == [16, 16, 8]
+
+    def test_what_is_enough_is_not_held_until_more_comes(self) -> None:
+        fetch = bytes(encode_batch([(None, bytes(9_000))]))
+        collector = Collector(["value"], 0, END, batch_bytes=10_000)
+        assert [one.rows for one in collector.add(fetch)] == [1]
+        assert list(collector.rest()) == []
+
+    def test_larger_fetches_behind_a_small_one_begin_anew(self) -> None:
+        sizes = [10, 5_000, 5_000, 30_000, 10]
+        fetches = [
+            bytes(encode_batch([(None, bytes(size))], base_offset=n))
+            for n, size in enumerate(sizes)
+        ]
+        results = collected(fetches, 12_000)
+        found = [[len(value) for value in one.columns["value"].to_pylist()] for one in results]
+        assert found == [[10], [5_000, 5_000], [30_000], [10]]
+
+    def test_headers_are_not_looked_for_in_a_fetch_that_is_gone(self) -> None:
+        collector = Collector(["headers"], 0, END, batch_bytes=1 << 20)
+        found = []
+        for n in range(3):
+            data = bytearray(encode_batch([(None, b"")], base_offset=n, headers=[("h", b"%d" % n)]))
+            for one in collector.add(data):
+                found += one.columns["headers"].to_pylist()
+            data[:] = b"\xff" * len(data)
+        assert [headers[0]["value"] for headers in found] == [b"0", b"1", b"2"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a Fetch returned for a partition, as Arrow columns in the types of Spark.
+"""What Fetches returned for a partition, as Arrow columns in the types of Spark.
 
 The way of the bytes: `fetched.py` walks the batches; those with records in the wanted range are
 decompressed, or used where they lie; one call of `decode_kernels.py` writes the columns that were asked
@@ -6,14 +6,15 @@ for, and Arrow wraps those without another copy. A column that was not asked for
 counting alone does not even decompress.
 
 Bytes that compress well may hold a thousand times their size, so what is decompressed at once is bounded
-by what comes of it: the records of one fetch may come in several pieces.
+by what comes of it: the records of one fetch may come in several pieces. And a small piece is cheap to
+make, because all of it stays in a cache, but dear to hand over; so small ones are put together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,10 +43,10 @@ __all__ = [
     "COLUMNS",
     "TYPES",
     "AbortedTransaction",
+    "Collector",
     "CorruptBatchError",
     "Decoded",
     "TooLargeError",
-    "decode_in_pieces",
 ]
 
 TYPES: Final[dict[str, Any]] = {
@@ -72,6 +73,7 @@ _PIECE_BYTES: Final = 32 << 20
 _COLUMN_BYTES_MAX: Final = 2**31 - 1  # Arrow's offsets have 32 bits; so has the size of a batch
 _LIKELY_MORE: Final = 4096
 _RECORD_BYTES_MIN: Final = 7  # each of its fields takes a byte
+_ROOM_MAX: Final = 16  # times the first piece: room is made for so much at most
 
 
 class TooLargeError(PenstockError):
@@ -87,56 +89,95 @@ class Decoded:
     next_offset: int
 
 
-def decode_in_pieces(
-    data: Buffer,
-    *,
-    columns: Collection[str],
-    start: int,
-    end: int,
-    aborted: Sequence[tuple[int, int]] = (),
-    check_crc: bool = True,
-    piece_bytes: int = _PIECE_BYTES,
-) -> Iterator[Decoded]:
-    """The records of `data` with `start <= offset < end`, as the named columns: one piece or more.
+class Collector:
+    """Turns fetches of a partition, in their order, into the named columns of [start, end).
 
-    A piece is made of whole batches, which have at most `piece_bytes` of decompressed records, or of a
-    single batch that has more. Nothing else is decompressed until the next piece is asked for.
+    What is decompressed at once, a piece, is made of whole batches, which have at most `piece_bytes` of
+    decompressed records, or of a single batch that has more. Pieces are put together as long as
+    they have at most `batch_bytes`; with 0 each is returned by itself. So it is with headers, always.
 
-    `data` holds whole batches and maybe a torn one at its end, which is ignored. Markers of
-    transactions are left out, and so are the records of those that `aborted` names. `next_offset` of the
-    last piece is one past the last offset that the whole batches cover, whether there was a record or
-    not, at most `end`; it is `start` if there was no whole batch.
-
-    Headers are null if a record has none. Raises `CorruptBatchError`, `BadRecordError` or
-    `CompressionError` for damaged bytes, `TooLargeError` for a batch that cannot be held.
-    Copies what it returns: `data` may be reused behind the last piece. Releases the GIL for most of its
-    time.
+    Markers of transactions are left out, and so are the records of those that were aborted. Headers are
+    null if a record has none. Releases the GIL for most of its time.
     """
-    unknown = set(columns) - _WANTED.keys()
-    assert not unknown, f"no such columns: {unknown}"
-    assert 0 < piece_bytes <= _COLUMN_BYTES_MAX
-    view = memoryview(data).cast("B")
-    batches, next_offset = batches_of(view, end, aborted, check_crc)
-    first = batches[:, kernels.BASE_OFFSET]
-    last = first + batches[:, kernels.LAST_OFFSET_DELTA]
-    counted = 0
-    if columns:
-        wanted = (last >= start) & (first < end)
-    else:
-        inside = (first >= start) & (last < end)
-        counted = int(batches[inside, kernels.RECORD_COUNT].sum())
-        wanted = (last >= start) & (first < end) & ~inside
-    if not wanted.all():
-        batches, last = batches[wanted], last[wanted]
-    behind = 0
-    for piece, records in _pieces(view, batches, piece_bytes):
-        rows, decoded = _decode(piece, columns, start, end)
-        records.clear()  # the caller may take its time
-        behind += len(piece)
-        if behind < len(batches):
-            yield Decoded(rows, decoded, int(last[behind - 1]) + 1)
+
+    def __init__(
+        self,
+        columns: Collection[str],
+        start: int,
+        end: int,
+        *,
+        batch_bytes: int = 0,
+        check_crc: bool = True,
+        piece_bytes: int = _PIECE_BYTES,
+    ) -> None:
+        unknown = set(columns) - _WANTED.keys()
+        assert not unknown, f"no such columns: {unknown}"
+        assert 0 < piece_bytes <= _COLUMN_BYTES_MAX
+        assert 0 <= batch_bytes <= _COLUMN_BYTES_MAX
+        self._columns = columns
+        self._next_offset = start
+        self._end = end
+        self._batch_bytes = (
+            0 if "headers" in columns else batch_bytes
+        )  # they are decoded at the end
+        self._check_crc = check_crc
+        self._piece_bytes = piece_bytes
+        self._open: _Columns | None = None
+
+    def add(self, data: Buffer, aborted: Sequence[tuple[int, int]] = ()) -> Iterator[Decoded]:
+        """Take what a Fetch returned; what is complete thereby. To be iterated over to its end.
+
+        `data` holds whole batches and maybe a torn one at its end, which is ignored. It may be reused
+        behind the last result. Nothing is decompressed until the next result is asked for.
+
+        `next_offset` behind the last piece is one past the last offset that the whole batches cover,
+        whether there was a record or not, at most `end`; it does not move if there was no whole batch.
+
+        Raises `CorruptBatchError`, `BadRecordError` or `CompressionError` for damaged bytes,
+        `TooLargeError` for a batch that cannot be held.
+        """
+        start, end = self._next_offset, self._end
+        view = memoryview(data).cast("B")
+        batches, next_offset = batches_of(view, end, aborted, self._check_crc)
+        first = batches[:, kernels.BASE_OFFSET]
+        last = first + batches[:, kernels.LAST_OFFSET_DELTA]
+        counted = 0
+        if self._columns:
+            wanted = (last >= start) & (first < end)
         else:
-            yield Decoded(counted + rows, decoded, min(max(next_offset, start), end))
+            inside = (first >= start) & (last < end)
+            counted = int(batches[inside, kernels.RECORD_COUNT].sum())
+            wanted = (last >= start) & (first < end) & ~inside
+        if not wanted.all():
+            batches, last = batches[wanted], last[wanted]
+        behind = 0
+        for piece, records in _pieces(view, batches, self._piece_bytes):
+            size = _Size.of(piece)
+            if self._open is not None and not self._open.has_room_for(size):
+                yield self._close(self._open)
+            if self._open is None:
+                self._open = _Columns(self._columns, size.room(self._batch_bytes))
+            self._open.append(piece, size, start, end)
+            behind += len(piece)
+            if behind < len(batches):
+                self._next_offset = int(last[behind - 1]) + 1
+            else:
+                self._open.rows += counted
+                self._next_offset = min(max(next_offset, start), end)
+            # Not when the next one has come: by then this is no longer in the cache.
+            is_full = self._open.size + size.bytes > self._batch_bytes or not self._batch_bytes
+            complete = [self._close(self._open)] if is_full else []
+            records.clear()  # the caller may take its time
+            yield from complete
+
+    def rest(self) -> Iterator[Decoded]:
+        """What no result had yet."""
+        if self._open is not None:
+            yield self._close(self._open)
+
+    def _close(self, columns: _Columns) -> Decoded:
+        self._open = None
+        return Decoded(columns.rows, columns.arrays(), self._next_offset)
 
 
 def _pieces(
@@ -190,42 +231,76 @@ def _pointed(batches: np.ndarray[Any, Any], records: list[Buffer]) -> np.ndarray
     return batches
 
 
-def _decode(
-    batches: np.ndarray[Any, Any], columns: Collection[str], start: int, end: int
-) -> tuple[int, dict[str, Any]]:
-    sizes, counts = batches[:, kernels.BODY_SIZE], batches[:, kernels.RECORD_COUNT]
-    # A number of records is believed only if they can be there: it decides what is allocated.
-    if (counts * _RECORD_BYTES_MIN > sizes).any():
-        raise BadRecordError("a batch has fewer bytes than its records need")
-    room, nothing = (int(counts.sum()), int(sizes.sum())), (0, 0)
-    keys = _BytesColumn(*(room if "key" in columns else nothing))
-    values = _BytesColumn(*(room if "value" in columns else nothing))
-    offsets = np.empty(room[0] if "offset" in columns else 0, np.int64)
-    timestamps = np.empty(room[0] if "timestamp" in columns else 0, np.int64)
-    types = np.empty(room[0] if "timestampType" in columns else 0, np.int32)
-    headers = np.empty((room[0] if "headers" in columns else 0, 2), np.int64)
-    rows = kernels.decode_records(
-        batches,
-        start,
-        end,
-        sum({_WANTED[name] for name in columns}),
-        offsets,
-        timestamps,
-        types,
-        *keys.arguments(),
-        *values.arguments(),
-        headers,
-    )
-    _raise_if_bad(rows)
-    makers = {
-        "key": lambda: keys.array(rows, TYPES["key"]),
-        "value": lambda: values.array(rows, TYPES["value"]),
-        "offset": lambda: _fixed(rows, offsets, TYPES["offset"]),
-        "timestamp": lambda: _fixed(rows, timestamps, TYPES["timestamp"]),
-        "timestampType": lambda: _fixed(rows, types, TYPES["timestampType"]),
-        "headers": lambda: _headers(headers[:rows]),
-    }
-    return rows, {name: makers[name]() for name in columns}
+class _Size(NamedTuple):
+    """Of records, decompressed: not more of them than this."""
+
+    rows: int
+    bytes: int
+
+    @classmethod
+    def of(cls, batches: np.ndarray[Any, Any]) -> _Size:
+        sizes, counts = batches[:, kernels.BODY_SIZE], batches[:, kernels.RECORD_COUNT]
+        # A number of records is believed only if they can be there: it decides what is allocated.
+        if (counts * _RECORD_BYTES_MIN > sizes).any():
+            raise BadRecordError("a batch has fewer bytes than its records need")
+        return cls(int(counts.sum()), int(sizes.sum()))
+
+    def room(self, wanted_bytes: int) -> _Size:
+        """What it takes to put more like these together, up to so many bytes."""
+        times = min(max(wanted_bytes / max(self.bytes, 1), 1), _ROOM_MAX)
+        return _Size(int(self.rows * times), int(self.bytes * times))
+
+
+class _Columns:
+    """The columns while kernels write them: one piece of records behind the other."""
+
+    def __init__(self, columns: Collection[str], room: _Size) -> None:
+        nothing = _Size(0, 0)
+        self.rows = 0
+        self.size = 0  # of the records, in bytes
+        self._names = columns
+        self._room = room
+        self._wanted = sum({_WANTED[name] for name in columns})
+        self._keys = _BytesColumn(*(room if "key" in columns else nothing))
+        self._values = _BytesColumn(*(room if "value" in columns else nothing))
+        self._offsets = np.empty(room.rows if "offset" in columns else 0, np.int64)
+        self._timestamps = np.empty(room.rows if "timestamp" in columns else 0, np.int64)
+        self._types = np.empty(room.rows if "timestampType" in columns else 0, np.int32)
+        self._headers = np.empty((room.rows if "headers" in columns else 0, 2), np.int64)
+
+    def has_room_for(self, more: _Size) -> bool:
+        room = self._room
+        return self.rows + more.rows <= room.rows and self.size + more.bytes <= room.bytes
+
+    def append(self, batches: np.ndarray[Any, Any], size: _Size, start: int, end: int) -> None:
+        row = self.rows
+        count = kernels.decode_records(
+            batches,
+            start,
+            end,
+            self._wanted,
+            self._offsets[row:],
+            self._timestamps[row:],
+            self._types[row:],
+            *self._keys.arguments(row),
+            *self._values.arguments(row),
+            self._headers[row:],
+        )
+        _raise_if_bad(count)
+        self.rows += count
+        self.size += size.bytes
+
+    def arrays(self) -> dict[str, pa.Array]:
+        rows = self.rows
+        makers = {
+            "key": lambda: self._keys.array(rows, TYPES["key"]),
+            "value": lambda: self._values.array(rows, TYPES["value"]),
+            "offset": lambda: _fixed(rows, self._offsets, TYPES["offset"]),
+            "timestamp": lambda: _fixed(rows, self._timestamps, TYPES["timestamp"]),
+            "timestampType": lambda: _fixed(rows, self._types, TYPES["timestampType"]),
+            "headers": lambda: _headers(self._headers[:rows]),
+        }
+        return {name: makers[name]() for name in self._names}
 
 
 class _BytesColumn:
@@ -241,9 +316,10 @@ class _BytesColumn:
         self._valid = np.empty(rows_max, np.uint8)
         self._written = np.zeros(2, np.int64)
 
-    def arguments(self) -> tuple[Any, int, Any, Any]:
-        """As the kernels take it."""
-        return self._ends, address_of(self._content), self._valid, self._written  # type: ignore[arg-type]
+    def arguments(self, row: int = 0) -> tuple[Any, int, Any, Any]:
+        """As the kernels take it, which go on at `row`."""
+        content = address_of(self._content)  # type: ignore[arg-type]
+        return self._ends[row:], content, self._valid[row:], self._written
 
     def array(self, rows: int, type_: Any) -> pa.Array:
         used, nulls = self._written.tolist()
