@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -87,6 +87,19 @@ def settle(memory_bytes: int = 0) -> None:
             [sys.executable, "-c", _TOUCH, str(2 * memory_bytes + (1 << 30))], check=True
         )
 
+
+def bring_in(files: Iterable[Path]) -> None:
+    """Have the contents of files in the page cache, whoever reads them first.
+
+    A machine that gives memory back to its host forgets what was not used for a minute.
+    """
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(_READ_INTO):
+                pass
+
+
+_READ_INTO = bytearray(4 << 20)
 
 _TOUCH = """
 import mmap, sys

@@ -92,6 +92,9 @@ def _plan(arguments: argparse.Namespace, brokers: dict[str, Broker], directory: 
             for variant in variants
             if variant in of
         },
+        "data": {
+            variant: str(brokers[of[variant]].data_dir) for variant in variants if variant in of
+        },
         "turns": {
             case: [variant for variant in variants if is_measured(case, variant)]
             for case in CASES
@@ -168,7 +171,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> SparkResults:
     facts |= machine.describe_versions() | {"PySpark and its connector": jars.spark_version()}
     facts |= {
         "records": ", ".join(f"{one.records:,} of {one.size} B" for one in _workloads(arguments)),
-        "before every turn": "dirty pages are written out, and memory is touched, as for the brokers",
+        "before every turn": "dirty pages are written out; what is going to be read is brought into the page "
+        "cache; what is going to be written has its memory touched, as for the brokers",
     }
     return SparkResults(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -23,6 +23,7 @@ _FORMATS = {
     CONNECTOR_KAFKA: "kafka",
     CEILING: "ceiling",
 }
+WRITING_CASES = ("parquet", "sink")
 _TRIGGERS = 4
 PARTITIONS = 4
 _RECORD_OVERHEAD_BYTES = 20  # with a key

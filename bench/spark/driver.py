@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from bench import processes
-from bench.spark.cases import Runner, Workload
+from bench.spark.cases import WRITING_CASES, Runner, Workload
 from bench.spark.ceiling import CeilingDataSource
 from penstock.spark import register
 
@@ -35,7 +35,10 @@ def main() -> None:
         for load in (Workload(**fields) for fields in plan["workloads"]):
             for number in range(plan["rounds"]):
                 for variant in variants[:: -1 if number % 2 else 1]:
-                    processes.settle(load.log_bytes)
+                    processes.settle(load.log_bytes if case in WRITING_CASES else 0)
+                    if variant in plan["data"]:
+                        segments = Path(plan["data"][variant]).glob(f"{load.topic}*/**/*.log")
+                        processes.bring_in(segments)
                     rate = runner.run(case, variant, load)
                     figure = {"key": f"{case}_{load.topic}", "variant": variant, "rate": rate}
                     print(json.dumps(figure), flush=True)

@@ -57,7 +57,7 @@ class FetchConnection:
         self._version = 0
         self._asked: tuple[int, int] | None = None  # correlation id and offset of what is under way
         self._told: tuple[int, PartitionData] | None = (
-            None  # an offset, and where records are from it on
+            None  # from this offset on, where records are
         )
 
     @property
@@ -168,6 +168,7 @@ class FetchConnection:
         connection = self._cluster.network.connect(self._leader.address)
         self._connection = connection
         self._is_beside_us = is_within_this_machine(connection.raw)
+        self.reads_files = False  # it may be another broker
         self._version = connection.version_of(FETCH)
         if self._leader.topic_id is None:
             self._version = min(self._version, TOPIC_IDS_FROM - 1)
