@@ -13,7 +13,12 @@ import pytest
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BadAnswer, OffsetOutOfRange
-from penstock.client.fetch_codec import PartitionData, decode_response, encode_request
+from penstock.client.fetch_codec import (
+    FetchRequest,
+    PartitionData,
+    decode_response,
+    encode_request,
+)
 from penstock.client.fetching import Fetched, Isolation, RangeReader
 from penstock.client.local_files import LocalFiles
 from penstock.model import TopicPartition
@@ -62,8 +67,16 @@ class Wire:
 class Watched:
     """A broker with one filled partition, behind a wire that counts."""
 
-    def __init__(self, running: ThreadBroker, bootstrap: str, cluster: Cluster, wire: Wire) -> None:
+    def __init__(
+        self,
+        running: ThreadBroker,
+        bootstrap: str,
+        cluster: Cluster,
+        wire: Wire,
+        cut: Callable[[], None],
+    ) -> None:
         self.broker = running
+        self.cut = cut  # hang up on everyone
         self.bootstrap = bootstrap
         self.cluster = cluster
         self.partition = TopicPartition(running.create_topic(), 0)
@@ -101,7 +114,7 @@ def watched() -> Iterator[Watched]:
             Cluster(proxy.address, retry_timeout_ms=10_000) as cluster,
         ):
             proxy.target = running.bootstrap
-            yield Watched(running, proxy.address, cluster, wire)
+            yield Watched(running, proxy.address, cluster, wire, cut=lambda: network.do(proxy.cut))
 
 
 def test_records_of_a_broker_on_this_machine_are_not_sent(watched: Watched) -> None:
@@ -175,6 +188,17 @@ def change_answers(
     monkeypatch.setattr("penstock.client.fetch_connection.decode_response", changed)
 
 
+def note_requests(monkeypatch: pytest.MonkeyPatch) -> list[FetchRequest]:
+    asked: list[FetchRequest] = []
+
+    def encoded(version: int, request: FetchRequest) -> bytes:
+        asked.append(request)
+        return encode_request(version, request)
+
+    monkeypatch.setattr("penstock.client.fetch_connection.encode_request", encoded)
+    return asked
+
+
 def test_files_are_read_in_pieces_of_2_mib_however_much_is_fetched(pieces: Pieces) -> None:
     pieces.add(8_000, per_batch=100)
     sizes = [len(piece.data) for piece in pieces.read()]
@@ -203,16 +227,31 @@ def test_a_last_batch_that_is_larger_than_all_before_comes_whole(pieces: Pieces)
 def test_a_broker_is_asked_less_often_than_its_files_are_read(
     pieces: Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-
-    def encoded(version: int, request: Any) -> bytes:
-        asked.append(request.offset)
-        return encode_request(version, request)
-
-    monkeypatch.setattr("penstock.client.fetch_connection.encode_request", encoded)
+    asked = note_requests(monkeypatch)
     pieces.add(24_000, per_batch=100)
     assert len(pieces.read()) > 10
     assert len(asked) == 2  # and the first did not know yet that files can be read
+
+
+def test_a_broker_elsewhere_is_not_asked_for_more_than_is_fetched_at_once(
+    watched: Watched, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the one before, on this machine, has told of more: this one would send it all."""
+    pieces.add(8_000, per_batch=100)
+    asked = note_requests(monkeypatch)
+    reader = RangeReader(
+        watched.cluster, pieces.partition, 0, pieces.end, fetch_bytes=3 * MIB, prefetch=0
+    )
+    chunks = iter(reader)
+    seen = records_in(next(chunks), 0, pieces.end)
+    monkeypatch.setattr("penstock.client.fetch_connection.is_within_this_machine", lambda _: False)
+    watched.cut()
+    for chunk in chunks:
+        seen += records_in(chunk, 0, pieces.end)
+    assert seen == [(number, number) for number in range(pieces.end)]
+    sent = [request.bytes_max for request in asked if not request.by_reference]
+    assert sent
+    assert max(sent) <= 3 * MIB
 
 
 def test_aborted_transactions_are_told_for_all_that_is_read_at_once(

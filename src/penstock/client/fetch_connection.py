@@ -56,9 +56,7 @@ class FetchConnection:
         self._topic_id: uuid.UUID | None = None  # of the topic that the first records came from
         self._version = 0
         self._asked: tuple[int, int] | None = None  # correlation id and offset of what is under way
-        self._told: tuple[int, PartitionData] | None = (
-            None  # from this offset on, where records are
-        )
+        self._told: tuple[int, PartitionData] | None = None  # an offset, and where its records are
 
     @property
     def broker(self) -> str:
