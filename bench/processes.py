@@ -93,13 +93,12 @@ def bring_in(files: Iterable[Path]) -> None:
 
     A machine that gives memory back to its host forgets what was not used for a minute.
     """
+    into = bytearray(4 << 20)
     for path in files:
         with path.open("rb", buffering=0) as file:
-            while file.readinto(_READ_INTO):
+            while file.readinto(into):
                 pass
 
-
-_READ_INTO = bytearray(4 << 20)
 
 _TOUCH = """
 import mmap, sys

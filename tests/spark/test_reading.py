@@ -79,3 +79,23 @@ def test_what_came_before_a_gap_is_handed_over_and_not_called_lost(
     offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
     assert offsets == list(range(5, 30))
     assert "offsets 30 to 100 (exclusive)" in caplog.text
+
+
+@pytest.mark.parametrize("fetch_bytes", ["1024", "8m"])
+def test_every_task_settles_once_be_it_small(
+    topic: Topic, fetch_bytes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[None] = []
+    monkeypatch.setattr("penstock.spark.reading.settle", lambda: settled.append(None))
+    given = {"kafka.bootstrap.servers": topic.broker.bootstrap, "subscribe": topic.name}
+    options = Options({**given, "fetchBytes": fetch_bytes}, "batch")
+    where = ClusterSettings.from_options(options)
+    partition = TopicPartition(topic.name, 0)
+    with where.connect() as cluster, IdempotentProducer(cluster) as producer:
+        for _ in range(5):
+            producer.send(partition, encode_batch([(None, bytes(500))] * 2), 2)
+    batches = read_split(
+        where, ReadSettings.from_options(options, SCHEMA), Split(Range(partition, 0, 10))
+    )
+    assert sum(batch.num_rows for batch in batches) == 10
+    assert len(settled) == 1

@@ -137,7 +137,8 @@ class FetchConnection:
         connection, leader = self._connection, self._leader
         assert connection is not None
         assert leader is not None
-        if self.reads_files and not self._is_committed:  # or too many transactions might be told of
+        # Not of committed records: where transactions were aborted, all that is told of is read at once.
+        if self.reads_files and not self._is_committed:
             bytes_max = min(bytes_max * _TOLD_AT_ONCE, FETCH_FRAME_BYTES_MAX)
         request = FetchRequest(
             self._partition.topic,

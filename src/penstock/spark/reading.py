@@ -20,7 +20,8 @@ from penstock.spark.worker import keep_memory, settle
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.client.fetching import Isolation
+    from penstock.client.fetching import Isolation, RangeReader
+    from penstock.records.arrow.decoding import Collector, Decoded
 
 
 _GONE: Final = (OffsetOutOfRange, UnknownTopic, LogEndsEarly)
@@ -112,19 +113,22 @@ def _read(
         batch_bytes=settings.fetch_bytes,
         check_crc=settings.check_crc,
     )
+    position = wanted.start
+    for decoded in _decoded(reader, collector):
+        if position == wanted.start:
+            settle()
+        position = decoded.next_offset
+        yield position, table.batch(decoded.rows, decoded.columns)
+
+
+def _decoded(reader: RangeReader, collector: Collector) -> Iterator[Decoded]:
     gone: Exception | None = None
     try:
-        is_first = True
         for fetched in reader:
-            for decoded in collector.add(fetched.data, fetched.aborted):
-                if is_first:
-                    settle()
-                    is_first = False
-                yield decoded.next_offset, table.batch(decoded.rows, decoded.columns)
+            yield from collector.add(fetched.data, fetched.aborted)
     except _GONE as error:
         gone = error
-    for decoded in collector.rest():  # what came before is there, however it goes on
-        yield decoded.next_offset, table.batch(decoded.rows, decoded.columns)
+    yield from collector.rest()  # what came before is there, however it goes on
     if gone is not None:
         raise gone
 

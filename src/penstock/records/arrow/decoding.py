@@ -117,9 +117,8 @@ class Collector:
         self._columns = columns
         self._next_offset = start
         self._end = end
-        self._batch_bytes = (
-            0 if "headers" in columns else batch_bytes
-        )  # they are decoded at the end
+        # Headers are decoded last, from bytes that may be gone when another fetch has come.
+        self._batch_bytes = 0 if "headers" in columns else batch_bytes
         self._check_crc = check_crc
         self._piece_bytes = piece_bytes
         self._open: _Columns | None = None
@@ -128,7 +127,7 @@ class Collector:
         """Take what a Fetch returned; what is complete thereby. To be iterated over to its end.
 
         `data` holds whole batches and maybe a torn one at its end, which is ignored. It may be reused
-        behind the last result. Nothing is decompressed until the next result is asked for.
+        behind the last result. Nothing more is decompressed while the caller has a result.
 
         `next_offset` behind the last piece is one past the last offset that the whole batches cover,
         whether there was a record or not, at most `end`; it does not move if there was no whole batch.
