@@ -92,8 +92,8 @@ def consume(arguments: argparse.Namespace) -> Load:
     """
     settings = {
         "bootstrap.servers": arguments.bootstrap,
-        # librdkafka counts this for each partition; here it is the same amount in all.
-        "queued.min.messages": str(_QUEUED_MESSAGES // arguments.partitions),
+        # Of all partitions: librdkafka counts what waits in the queue that they share.
+        "queued.min.messages": str(_QUEUED_MESSAGES),
         # By default a full queue stops the fetching for a whole second.
         "fetch.queue.backoff.ms": "1",
     }

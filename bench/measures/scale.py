@@ -22,15 +22,14 @@ def partitions(session: Session) -> None:
     topic, then everything is read back; once with 1 partition and once with 1,000, the same
     client settings and the same batches. Before the clock starts, every partition has got two
     batches, so that the making of its files is not in the figure. The figure is the ratio of the
-    two rates in a round. The client queues up to a million messages in all before it lets the
-    fetching rest: librdkafka counts for each partition, and with a million for each of 1,000
-    it reads so far ahead that it is slowed down by its own memory, whatever the broker. Then
-    everything is read back once more by the same client with mimalloc in place of the C library's
-    malloc, if the machine has it: librdkafka makes a message in one thread and frees it in
-    another, and where one answer holds many partitions both are at it at the same time, so that a
-    client spends more on the lock of that malloc than on the messages, whatever the broker. And
-    once more by a client of our own that asks for the same bytes, one request after the other,
-    and looks at nothing but the headers of batches: what the broker gives."""
+    two rates in a round. The client lets the fetching rest when a million messages wait in
+    the queue that all partitions share. Then everything is read back once more by the same
+    client with mimalloc in place of the C library's malloc, if the machine has it: librdkafka
+    makes a message in one thread and frees it in another, and where one answer holds many
+    partitions both are at it at the same time, so that a client spends more on the lock of
+    that malloc than on the messages, whatever the broker. And once more by a client of our
+    own that asks for the same bytes, one request after the other, and looks at nothing but the
+    headers of batches: what the broker gives."""
     messages, first = session.amount(_MESSAGES), 2 * _PARTITIONS * _BATCH
     without_locks = allocator.without_locks()
     for order in session.rounds("1,000 partitions against 1"):
