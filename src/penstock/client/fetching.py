@@ -45,7 +45,8 @@ class Fetched(NamedTuple):
     """Whole batches as the broker keeps them, none of which begins at or behind the range's end.
 
     The first may begin before the position that was asked for, the last may end behind the range's end.
-    `data` may be kept for as long as it is needed: its memory is used again when no view is left.
+    `data` is the caller's, to keep for as long as it is needed and to write to: its memory is used again when
+    no view is left.
     """
 
     data: memoryview

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.records.arrow.decoding import COLUMNS, Collector, Decoded, TooLargeError
+from penstock.records.arrow.memory import address_of
 from penstock.records.batch import (
     ATTRIBUTE_COMPRESSION,
     ATTRIBUTE_TRANSACTIONAL,
@@ -166,12 +167,15 @@ class TestCuts:
 
 
 def collected(fetches: list[bytes], batch_bytes: int, **options: Any) -> list[Decoded]:
-    """All results for the values and offsets of `fetches`. Each is overwritten when it was added."""
+    """All results for the values and offsets of `fetches`, which are not to be written to.
+
+    Each is overwritten when it was added.
+    """
     collector = Collector(["value", "offset"], 0, END, batch_bytes=batch_bytes, **options)
     results: list[Decoded] = []
     for fetch in fetches:
         data = bytearray(fetch)
-        results += collector.add(data)
+        results += collector.add(memoryview(data).toreadonly())
         data[:] = b"\xff" * len(data)
     return [*results, *collector.rest()]
 
@@ -194,7 +198,7 @@ class TestCollecting:
             collector = Collector(
                 columns, start, stop, batch_bytes=batch_bytes, piece_bytes=piece_bytes
             )
-            results = [one for batch in fetched for one in collector.add(batch)]
+            results = [one for batch in fetched for one in collector.add(bytearray(batch))]
             results += collector.rest()
             assert sum(one.rows for one in results) == whole.rows
             for name in columns:
@@ -243,6 +247,51 @@ class TestCollecting:
                 found += one.columns["headers"].to_pylist()
             data[:] = b"\xff" * len(data)
         assert [headers[0]["value"] for headers in found] == [b"0", b"1", b"2"]
+
+
+class TestInPlace:
+    """What may be written to becomes the column of values itself."""
+
+    RECORDS = tuple((b"key %d" % n, b"value %d" % n * 20) for n in range(300))
+
+    def fetched(self) -> bytearray:
+        return bytearray(encode_batch(list(self.RECORDS)))
+
+    def test_values_are_moved_together_where_they_lie(self) -> None:
+        data = self.fetched()
+        (found,) = Collector(["value", "key"], 0, END).add(data)
+        assert found.columns["value"].to_pylist() == [value for _, value in self.RECORDS]
+        assert found.columns["key"].to_pylist() == [key for key, _ in self.RECORDS]
+        assert found.columns["value"].buffers()[2].address == address_of(data)
+
+    def test_the_memory_is_the_columns_for_as_long_as_they_are_there(self) -> None:
+        data = self.fetched()
+        found = list(Collector(["value"], 0, END).add(data))
+        with pytest.raises(BufferError):
+            data.pop()
+        del found
+        data.pop()
+
+    def test_what_may_not_be_written_to_stays_as_it_is(self) -> None:
+        data = self.fetched()
+        list(Collector(["value"], 0, END).add(memoryview(data).toreadonly()))
+        assert data == self.fetched()
+
+    def test_a_small_piece_is_put_together_with_others(self) -> None:
+        data = self.fetched()
+        collector = Collector(["value"], 0, END, batch_bytes=17 * len(data))
+        assert list(collector.add(data)) == []
+        collector = Collector(["value"], 0, END, batch_bytes=15 * len(data))
+        assert [one.rows for one in collector.add(data)] == [len(self.RECORDS)]
+
+    def test_what_was_put_together_comes_before_it(self) -> None:
+        small = encode_batch([(None, bytes(1_000))], base_offset=0)
+        collector = Collector(["value", "offset"], 0, END, batch_bytes=20_000)
+        assert list(collector.add(bytearray(small))) == []
+        large = bytearray(encode_batch([(None, bytes(5_000))], base_offset=1))
+        results = list(collector.add(large))
+        assert [one.columns["offset"].to_pylist() for one in results] == [[0], [1]]
+        assert [one.next_offset for one in results] == [1, 2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,11 @@ from penstock.records.arrow.memory import (
     big_int64_at,
     byte_at,
     copy_bytes,
+    int64_at,
     kernel,
+    put_byte,
+    put_int32,
+    put_int64,
     read_varint,
 )
 from penstock.records.batch import (
@@ -49,9 +53,9 @@ TIMESTAMP: Final = 8
 TIMESTAMP_TYPE: Final = 16
 HEADERS: Final = 32
 
-# Of each column of bytes: what was written.
-USED: Final = 0
-NULLS: Final = 1
+# A column of bytes, by addresses: where each field ends (int32, behind the first, which is 0), the fields
+# themselves, whether each is there (a byte), and what was written: the bytes used and the nulls (int64 each).
+Column = tuple[int, int, int, int]
 
 # What a kernel returns instead of a count.
 PAST_BATCH: Final = -1
@@ -118,20 +122,19 @@ def scan_batches(address: int, size: int, end: int, batches: Any) -> tuple[int, 
 
 
 @kernel
-def put_bytes(
-    size: int, source: int, row: int, ends: Any, content: Any, valid: Any, written: Any
-) -> None:
+def put_bytes(size: int, source: int, row: int, column: Column) -> None:
     """Append a nullable field to a column of bytes as its row `row`."""
-    used = written[USED]
+    ends, content, valid, written = column
+    used = int64_at(written)
     if size < 0:
-        valid[row] = 0
-        written[NULLS] += 1
+        put_byte(valid + row, 0)
+        put_int64(written + 8, int64_at(written + 8) + 1)
     else:
-        valid[row] = 1
+        put_byte(valid + row, 1)
         copy_bytes(content + used, source, size)
         used += size
-        written[USED] = used
-    ends[row + 1] = used
+        put_int64(written, used)
+    put_int32(ends + 4 * (row + 1), used)
 
 
 @kernel
@@ -153,20 +156,16 @@ def decode_records(  # noqa: C901
     offsets: Any,
     timestamps: Any,
     timestamp_types: Any,
-    key_ends: Any,
-    key_content: int,
-    key_valid: Any,
-    key_written: Any,
-    value_ends: Any,
-    value_content: int,
-    value_valid: Any,
-    value_written: Any,
+    keys: Column,
+    values: Column,
     headers: Any,
 ) -> int:
     """Write the records with `start <= offset < end` to the wanted columns: their number, or a reason.
 
     A column that is not wanted may be empty: it is not touched. `headers` gets the address of each
-    row's headers and the address behind them, for `count_headers` and `decode_headers`.
+    row's headers and the address behind them, for `count_headers` and `decode_headers`. Without those,
+    the content of `values` may begin where the batches do: a value is only ever moved to the front, over
+    what has been read.
     """
     row = 0
     for batch in range(len(batches)):
@@ -201,11 +200,9 @@ def decode_records(  # noqa: C901
                 position = limit
                 break
             if wanted & KEY:
-                put_bytes(key_size, key_at, row, key_ends, key_content, key_valid, key_written)
+                put_bytes(key_size, key_at, row, keys)
             if wanted & VALUE:
-                put_bytes(
-                    value_size, value_at, row, value_ends, value_content, value_valid, value_written
-                )
+                put_bytes(value_size, value_at, row, values)
             if wanted & OFFSET:
                 offsets[row] = offset
             if wanted & TIMESTAMP:
@@ -241,18 +238,7 @@ def count_headers(headers: Any, ends: Any, valid: Any) -> int:
 
 
 @kernel
-def decode_headers(
-    headers: Any,
-    row_ends: Any,
-    name_ends: Any,
-    name_content: int,
-    name_valid: Any,
-    name_written: Any,
-    value_ends: Any,
-    value_content: int,
-    value_valid: Any,
-    value_written: Any,
-) -> int:
+def decode_headers(headers: Any, row_ends: Any, names: Column, values: Column) -> int:
     """Write what `count_headers` counted: 1 if a name has other than ASCII letters, 0, or a reason."""
     header = 0
     letters = 0
@@ -266,18 +252,8 @@ def decode_headers(
             value_size, value_at = read_varint(name_at + max(name_size, 0), limit)
             if value_size > limit - value_at:
                 return PAST_RECORD
-            put_bytes(
-                max(name_size, 0),
-                name_at,
-                header,
-                name_ends,
-                name_content,
-                name_valid,
-                name_written,
-            )
-            put_bytes(
-                value_size, value_at, header, value_ends, value_content, value_valid, value_written
-            )
+            put_bytes(max(name_size, 0), name_at, header, names)
+            put_bytes(value_size, value_at, header, values)
             for index in range(name_size):
                 letters |= byte_at(name_at + index)
             at = value_at + max(value_size, 0)

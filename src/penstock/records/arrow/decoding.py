@@ -2,8 +2,9 @@
 
 The way of the bytes: `fetched.py` walks the batches; those with records in the wanted range are
 decompressed, or used where they lie; one call of `decode_kernels.py` writes the columns that were asked
-for, and Arrow wraps those without another copy. A column that was not asked for costs nothing, and
-counting alone does not even decompress.
+for, and Arrow wraps those without another copy. Values that lie in memory of ours are moved together there,
+so that what was fetched becomes the column. A column that was not asked for costs nothing, and counting
+alone does not even decompress.
 
 Bytes that compress well may hold a thousand times their size, so what is decompressed at once is bounded
 by what comes of it: the records of one fetch may come in several pieces. And a small piece is cheap to
@@ -74,6 +75,7 @@ _COLUMN_BYTES_MAX: Final = 2**31 - 1  # Arrow's offsets have 32 bits; so has the
 _LIKELY_MORE: Final = 4096
 _RECORD_BYTES_MIN: Final = 7  # each of its fields takes a byte
 _ROOM_MAX: Final = 16  # times the first piece: room is made for so much at most
+_SMALL: Final = 16  # so many pieces in a batch, or more, are small ones
 
 
 class TooLargeError(PenstockError):
@@ -94,7 +96,8 @@ class Collector:
 
     What is decompressed at once, a piece, is made of whole batches, which have at most `piece_bytes` of
     decompressed records, or of a single batch that has more. Pieces are put together as long as
-    they have at most `batch_bytes`; with 0 each is returned by itself. So it is with headers, always.
+    they have at most `batch_bytes`; with 0 each is returned by itself. So it is with headers, always,
+    and with pieces that are not small and can be made columns where they lie.
 
     Markers of transactions are left out, and so are the records of those that were aborted. Headers are
     null if a record has none. Releases the GIL for most of its time.
@@ -126,8 +129,9 @@ class Collector:
     def add(self, data: Buffer, aborted: Sequence[tuple[int, int]] = ()) -> Iterator[Decoded]:
         """Take what a Fetch returned; what is complete thereby. To be iterated over to its end.
 
-        `data` holds whole batches and maybe a torn one at its end, which is ignored. It may be reused
-        behind the last result. Nothing more is decompressed while the caller has a result.
+        `data` holds whole batches and maybe a torn one at its end, which is ignored. If it may be written
+        to, it is used up, and belongs to the results; else it may be reused behind the last of them.
+        Nothing more is decompressed while the caller has a result.
 
         `next_offset` behind the last piece is one past the last offset that the whole batches cover,
         whether there was a record or not, at most `end`; it does not move if there was no whole batch.
@@ -152,10 +156,12 @@ class Collector:
         behind = 0
         for piece, records in _pieces(view, batches, self._piece_bytes):
             size = _Size.of(piece)
-            if self._open is not None and not self._open.has_room_for(size):
+            in_place = view if not records and self._is_moved(view, size) else None
+            if self._open is not None and (in_place or not self._open.has_room_for(size)):
                 yield self._close(self._open)
             if self._open is None:
-                self._open = _Columns(self._columns, size.room(self._batch_bytes))
+                room = size if in_place else size.room(self._batch_bytes)
+                self._open = _Columns(self._columns, room, in_place)
             self._open.append(piece, size, start, end)
             behind += len(piece)
             if behind < len(batches):
@@ -165,7 +171,7 @@ class Collector:
                 self._next_offset = min(max(next_offset, start), end)
             # Not when the next one has come: by then this is no longer in the cache.
             is_full = self._open.size + size.bytes > self._batch_bytes or not self._batch_bytes
-            complete = [self._close(self._open)] if is_full else []
+            complete = [self._close(self._open)] if in_place or is_full else []
             records.clear()  # the caller may take its time
             yield from complete
 
@@ -173,6 +179,16 @@ class Collector:
         """What no result had yet."""
         if self._open is not None:
             yield self._close(self._open)
+
+    def _is_moved(self, view: memoryview, size: _Size) -> bool:
+        """Whether values are moved together where they lie, rather than copied to a column."""
+        is_small = size.bytes * _SMALL < self._batch_bytes
+        # Headers are decoded last: they must still be there.
+        return (
+            "value" in self._columns
+            and "headers" not in self._columns
+            and not (view.readonly or is_small)
+        )
 
     def _close(self, columns: _Columns) -> Decoded:
         self._open = None
@@ -251,9 +267,14 @@ class _Size(NamedTuple):
 
 
 class _Columns:
-    """The columns while kernels write them: one piece of records behind the other."""
+    """The columns while kernels write them: one piece of records behind the other.
 
-    def __init__(self, columns: Collection[str], room: _Size) -> None:
+    Or a single piece whose values become their column `in_place`, where all of it lies.
+    """
+
+    def __init__(
+        self, columns: Collection[str], room: _Size, in_place: memoryview | None = None
+    ) -> None:
         nothing = _Size(0, 0)
         self.rows = 0
         self.size = 0  # of the records, in bytes
@@ -261,7 +282,7 @@ class _Columns:
         self._room = room
         self._wanted = sum({_WANTED[name] for name in columns})
         self._keys = _BytesColumn(*(room if "key" in columns else nothing))
-        self._values = _BytesColumn(*(room if "value" in columns else nothing))
+        self._values = _BytesColumn(*(room if "value" in columns else nothing), in_place)
         self._offsets = np.empty(room.rows if "offset" in columns else 0, np.int64)
         self._timestamps = np.empty(room.rows if "timestamp" in columns else 0, np.int64)
         self._types = np.empty(room.rows if "timestampType" in columns else 0, np.int32)
@@ -281,8 +302,8 @@ class _Columns:
             self._offsets[row:],
             self._timestamps[row:],
             self._types[row:],
-            *self._keys.arguments(row),
-            *self._values.arguments(row),
+            self._keys.at(row),
+            self._values.at(row),
             self._headers[row:],
         )
         _raise_if_bad(count)
@@ -305,20 +326,24 @@ class _Columns:
 class _BytesColumn:
     """A column of nullable bytes while a kernel writes it; room is made for as many as there can be.
 
-    What is not written is never touched, so it takes no memory.
+    What is not written is never touched, so it takes no memory. With `content` its bytes go there.
     """
 
-    def __init__(self, rows_max: int, bytes_max: int) -> None:
+    def __init__(self, rows_max: int, bytes_max: int, content: memoryview | None = None) -> None:
         self._ends = np.empty(rows_max + 1, np.int32)
         self._ends[0] = 0
-        self._content = np.empty(bytes_max, np.uint8)
+        self._content: np.ndarray[Any, Any] = (
+            np.empty(bytes_max, np.uint8) if content is None else np.frombuffer(content, np.uint8)
+        )
         self._valid = np.empty(rows_max, np.uint8)
         self._written = np.zeros(2, np.int64)
+        parts: tuple[Any, ...] = self._ends, self._content, self._valid, self._written
+        self._addresses = tuple(address_of(part) for part in parts)
 
-    def arguments(self, row: int = 0) -> tuple[Any, int, Any, Any]:
+    def at(self, row: int) -> kernels.Column:
         """As the kernels take it, which go on at `row`."""
-        content = address_of(self._content)  # type: ignore[arg-type]
-        return self._ends[row:], content, self._valid[row:], self._written
+        ends, content, valid, written = self._addresses
+        return ends + self._ends.itemsize * row, content, valid + row, written
 
     def array(self, rows: int, type_: Any) -> pa.Array:
         used, nulls = self._written.tolist()
@@ -348,7 +373,7 @@ def _headers(spans: np.ndarray[Any, Any]) -> pa.Array:
     bytes_max = int((spans[:, 1] - spans[:, 0]).sum())
     names = _BytesColumn(count, bytes_max)
     values = _BytesColumn(count, bytes_max)
-    foreign_letters = kernels.decode_headers(spans, ends, *names.arguments(), *values.arguments())
+    foreign_letters = kernels.decode_headers(spans, ends, names.at(0), values.at(0))
     _raise_if_bad(foreign_letters)
     struct_type = TYPES["headers"].value_type
     name_array = names.array(count, pa.binary() if foreign_letters else pa.string())

@@ -1,6 +1,9 @@
 """Memory by address, for compiled kernels: a batch's bytes lie wherever the network or a codec put them.
 
 Nothing here checks a bound but `read_varint`: a kernel checks every length before it reads or writes.
+
+What is called for each record takes addresses, not arrays: Numba counts the references to an array that is
+handed on, and such a count waits until all that was copied before it is in memory.
 """
 
 # ruff: noqa: ARG001  (Numba gives a generator of code more than it needs)
@@ -80,25 +83,36 @@ big_int32_at = _load_of(32, swapped=True)
 big_int64_at = _load_of(64, swapped=True)
 
 
-@_instruction
-def put_byte(typing: Any, address: Any, byte: Any) -> Any:
-    """Write the low byte of a word to an address."""
+def _store_of(bits: int) -> Callable[..., Any]:
+    """A store of the low bits of a word to any address."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], _BYTE.as_pointer())
-        builder.store(builder.trunc(arguments[1], _BYTE), pointer)
-        return context.get_dummy_value()
+    def store(typing: Any, address: Any, number: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
+            number = arguments[1]
+            if bits != 64:
+                number = builder.trunc(number, ir.IntType(bits))
+            builder.store(number, pointer, align=1)
+            return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), generate
+        return types.void(types.int64, types.int64), generate
+
+    return _instruction(store)
+
+
+# In the order of Arrow, as above.
+put_byte = _store_of(8)
+put_int32 = _store_of(32)
+put_int64 = _store_of(64)
 
 
 @_instruction
 def copy_bytes(typing: Any, target: Any, source: Any, size: Any) -> Any:
-    """Copy `size` bytes from one address to another; they do not overlap."""
+    """Copy `size` bytes from one address to another; where they lie may overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         to, at = (builder.inttoptr(address, _BYTE.as_pointer()) for address in arguments[:2])
-        cgutils.raw_memcpy(builder, to, at, arguments[2], 1)  # type: ignore[no-untyped-call]
+        cgutils.raw_memmove(builder, to, at, arguments[2], 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
