@@ -17,6 +17,7 @@ from tests.chaos.history import Committed
 from tests.chaos.run import run
 
 SECONDS = 20.0
+_TRIES = 3
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +65,23 @@ def test_a_plan_is_the_same_for_the_same_seed_and_takes_one_broker_away_at_a_tim
     ],
 )
 def test_a_broken_rule_is_noticed(rule: str, noticed: set[Kind]) -> None:
-    """A leader that is cut off from the others, and not from its clients, is enough for these."""
-    lonely = Planned(fault=Fault.ISOLATE, at_s=0, for_s=3, leader_of=0)
+    """A leader that is cut off from the others, and not from its clients, is enough for these.
+
+    Not always. Why is not known for sure; most likely what it took without the others is sent again to the
+    next leader, and nobody can tell if it comes to the same offsets there. So it happens to each leader, and
+    again if need be.
+    """
+    rounds = [
+        Round((Planned(fault=Fault.ISOLATE, at_s=0, for_s=3, leader_of=partition),))
+        for partition in range(3)
+    ]
     lines: list[str] = []
-    outcome = run(1, 0, lines.append, program=program(rule), rounds=[Round((lonely,))])
-    found = {violation.kind for violation in outcome.violations}
-    assert found & noticed, "\n".join([*lines, outcome.stuck, *map(str, outcome.violations[:5])])
-    shutil.rmtree(outcome.kept)
+    for _ in range(_TRIES):
+        outcome = run(1, 0, lines.append, program=program(rule), rounds=rounds)
+        if outcome.kept:
+            shutil.rmtree(outcome.kept)
+        found = {violation.kind for violation in outcome.violations}
+        if found & noticed:
+            return
+        lines += [outcome.stuck, *map(str, outcome.violations[:5])]
+    pytest.fail("\n".join(lines))
