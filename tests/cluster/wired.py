@@ -132,8 +132,14 @@ class Member:
         topic, index = key
         if topic != self.stage.topic_id:
             return ApiError(ErrorCode.unknown_topic_id)
+        return self.partition(index)
+
+    def partition(self, index: int = 0) -> ReplicatedPartition:
+        """As a front door sees it, and for the first time."""
         node: Any = SimpleNamespace(view=self.view, replicas=self.replicas, term=self.term)
-        return ReplicatedPartition(TopicPartition(TOPIC, index), topic, node, self.logs)
+        return ReplicatedPartition(
+            TopicPartition(TOPIC, index), self.stage.topic_id, node, self.logs
+        )
 
     def _propose(self, _: Replica, proposal: ProposeIsr) -> None:
         partition = next(
@@ -287,6 +293,12 @@ class Stage:
         await until(
             lambda: all(self.state(index).isr.keys() >= wanted for index in range(partitions)),
             f"{wanted} in sync",
+        )
+
+    async def until_followed(self, leader: Member, follower: Member, index: int = 0) -> None:
+        await until(
+            lambda: follower.log(index).log_end_offset == leader.log(index).log_end_offset,
+            f"{follower.id} has all that {leader.id} has",
         )
 
     async def stop(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
+from penstock.broker.refusals import NEW_S, Refusals
 from penstock.broker.topic_records import Partition
 from penstock.cluster.messages import ALL, ReplicaFetch, ReplicaFetched
 from penstock.cluster.state import PartitionState, Readiness, partition_cluster_id
@@ -28,7 +29,7 @@ class ReplicatedPartition(Partition):
     a partition, and the replica that is here, may be those of the topic before. They are not ours then.
     """
 
-    __slots__ = ("_cluster_id", "_logs", "_node")
+    __slots__ = ("_cluster_id", "_epoch_of_refusals", "_node")
 
     def __init__(
         self,
@@ -37,10 +38,10 @@ class ReplicatedPartition(Partition):
         node: ClusterNode,
         logs: LogStore,
     ) -> None:
-        super().__init__(topic_partition)
+        super().__init__(topic_partition, logs)
         self._cluster_id = partition_cluster_id(topic_id, topic_partition.partition)
         self._node = node
-        self._logs = logs
+        self._epoch_of_refusals = -1
 
     # -- what the cluster agreed on -------------------------------------------------------------
 
@@ -157,6 +158,15 @@ class ReplicatedPartition(Partition):
     # -- producing ------------------------------------------------------------------------------
 
     def append(self, records: memoryview, acks: int) -> Appended:
+        hosted = self._hosted
+        leadership = None if hosted is None else hosted.replica.leadership
+        if leadership is not None and leadership.epoch != self._epoch_of_refusals:
+            self._epoch_of_refusals = leadership.epoch
+            new_until_s = self._logs.clock.monotonic_s() + NEW_S
+            self._refusals = Refusals(epoch_start=leadership.epoch_start, new_until_s=new_until_s)
+        return super().append(records, acks)
+
+    def _append(self, records: memoryview, acks: int) -> Appended:
         return self._node.replicas.append(self._led(), records, acks)
 
     def must_wait(self, acks: int) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.broker.refusals import Refusals
 from penstock.cluster.messages import ReplicaFetch, ReplicaFetched
 from penstock.cluster.state import TopicState
 from penstock.errors import ApiError, ErrorCode, StorageError
@@ -26,11 +27,13 @@ _OPEN_AT_ONCE: Final = 4  # logs opened before others on the event loop get a tu
 class Partition(ABC):
     """One partition as this broker knows it, wherever its leader is."""
 
-    __slots__ = ("index", "topic_partition")
+    __slots__ = ("_logs", "_refusals", "index", "topic_partition")
 
-    def __init__(self, topic_partition: TopicPartition) -> None:
+    def __init__(self, topic_partition: TopicPartition, logs: LogStore) -> None:
         self.topic_partition = topic_partition
         self.index = topic_partition.partition
+        self._logs = logs
+        self._refusals: Refusals | None = None  # None: there were none
 
     @property
     @abstractmethod
@@ -73,9 +76,27 @@ class Partition(ABC):
     def failure(self) -> ApiError | None:
         """Why nothing is served from here: it did not open, or failed since."""
 
-    @abstractmethod
     def append(self, records: memoryview, acks: int) -> Appended:
         """Append one produced batch. With `must_wait`, `until_acknowledged` follows in the same step."""
+        refusals = self._refusals
+        try:
+            if refusals is not None:
+                refusals.check(records, self.log, self._logs.clock.monotonic_s())
+            appended = self._append(records, acks)
+        except ApiError as error:
+            if refusals is None:
+                refusals = self._refusals = Refusals()
+            now = self._logs.clock.monotonic_s()
+            refusal = refusals.instead_of(error, records, self.local_log, now)
+            if refusal is None:
+                raise
+            raise refusal from error
+        if refusals is not None:
+            refusals.taken(records)
+        return appended
+
+    @abstractmethod
+    def _append(self, records: memoryview, acks: int) -> Appended: ...
 
     @abstractmethod
     def must_wait(self, acks: int) -> bool:
@@ -132,7 +153,7 @@ class Partition(ABC):
 class LocalPartition(Partition):
     """A partition of a broker that is alone: open, or kept from service by `error`."""
 
-    __slots__ = ("_leader_epoch", "_log", "_logs", "_replicas", "error")
+    __slots__ = ("_leader_epoch", "_log", "_replicas", "error")
 
     def __init__(
         self,
@@ -145,12 +166,11 @@ class LocalPartition(Partition):
         leader_epoch: int = 0,
     ) -> None:
         assert (log is None) != (error is None), "a partition is open, or has the reason it is not"
-        super().__init__(topic_partition)
+        super().__init__(topic_partition, logs)
         self._leader_epoch = leader_epoch
         self._replicas = (broker_id,)
         self.error = error
         self._log = log
-        self._logs = logs
 
     @property
     def leader_epoch(self) -> int:
@@ -189,7 +209,7 @@ class LocalPartition(Partition):
     def failure(self) -> ApiError | None:
         return self.error if self._log is None else self._log.failure
 
-    def append(self, records: memoryview, acks: int) -> Appended:
+    def _append(self, records: memoryview, acks: int) -> Appended:
         log = self.log
         if acks == -1 and log.config.min_insync_replicas > 1:
             raise ApiError(

@@ -34,7 +34,6 @@ from penstock.cluster.messages import (
     SyncLog,
     Truncate,
 )
-from penstock.cluster.refusals import Refusals
 from penstock.cluster.replica import Replica
 from penstock.cluster.state import (
     PartitionState,
@@ -69,7 +68,6 @@ class Hosted:
         "leader_high_watermark",
         "log",
         "partition",
-        "refusals",
         "replica",
         "starts",
         "topic_id",
@@ -85,7 +83,6 @@ class Hosted:
         self.cluster_id = cluster_id
         self.followed: int | None = None  # the leader that it is fetched from
         self.leader_high_watermark = -1  # as the leader said last
-        self.refusals = Refusals()
         self.starts = LogStarts()  # of our followers' logs
 
     @property
@@ -388,19 +385,8 @@ class Replicas:
     def append(self, hosted: Hosted, records: memoryview, acks: int) -> Appended:
         """Append one batch as the leader; where it went. `until_acknowledged` follows for acks=all."""
         now = self._now()
-        try:
-            hosted.replica.check_append(acks, now)
-        except ApiError as error:
-            hosted.refusals.note(records, error, now)
-            raise
-        try:
-            appended = hosted.log.append(records)
-        except ApiError as error:
-            refusal = hosted.refusals.instead_of(error, records, now)
-            if refusal is None:
-                raise
-            raise refusal from error
-        hosted.refusals.taken(records)
+        hosted.replica.check_append(acks, now)
+        appended = hosted.log.append(records)
         self.grown[hosted.partition] = None
         if acks != -1:
             self._perform(hosted, hosted.replica.appended(now, end_offset=appended.end_offset))

@@ -21,7 +21,7 @@ from penstock.log.fetched import NO_EPOCH, check_fetched
 from penstock.log.files import Directory, FileSlice
 from penstock.log.index import BadIndexError
 from penstock.log.plans import RemovalPlan
-from penstock.log.producers import ProducerSummary
+from penstock.log.producers import KnownProducer, ProducerSummary
 from penstock.log.reading import ColdRead, Part, TimestampOffset
 from penstock.log.retention import expired_count
 from penstock.log.segment import OpenFiles, Segment, UncheckedGapError
@@ -104,6 +104,9 @@ class PartitionLog(CuttableLog):
         self.leader_epoch = epoch
         self._epochs.assign(epoch, self.log_end_offset)
         self._dirty[self] = None
+
+    def find_producer(self, producer_id: int) -> KnownProducer | None:
+        return self._producers.find(producer_id)
 
     def active_producers(self) -> list[ProducerSummary]:
         return self._producers.summaries()

@@ -40,6 +40,14 @@ class RememberedBatch(NamedTuple):
     append_time: int  # -1 unless it was stamped on arrival
 
 
+class KnownProducer(NamedTuple):
+    """What is expected of a producer next, and where its last batch went; -1: it was cut off."""
+
+    epoch: int
+    next_sequence: int
+    last_offset: int
+
+
 @dataclass(slots=True)
 class _Producer:
     epoch: int
@@ -64,6 +72,13 @@ class ProducerStates:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def find(self, producer_id: int) -> KnownProducer | None:
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return None
+        last_offset = producer.batches[-1].base_offset if producer.batches else -1
+        return KnownProducer(producer.epoch, producer.next_sequence, last_offset)
 
     def check(self, header: BatchHeader) -> RememberedBatch | None:
         """The batch that this one repeats, None if it is new; `ApiError` if out of turn."""

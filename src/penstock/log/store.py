@@ -51,7 +51,7 @@ class LogStore:
         """Take the data directory; `ConfigError` if that is impossible or another broker has it."""
         self.data_dir = os.path.abspath(config.data_dir)
         self._config = config
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._lock_fd = lock_directory(self.data_dir)
         self._open_files = OpenFiles(config.open_segments_max)
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -189,7 +189,7 @@ class LogStore:
         try:
             if cluster_id is not None:
                 self._make_way(partition, directory, cluster_id)
-            log = PartitionLog(directory, config, clock=self._clock, open_files=self._open_files)
+            log = PartitionLog(directory, config, clock=self.clock, open_files=self._open_files)
             log.on_sync_failed = self._disk_failed
             if cluster_id is not None:
                 log.sync_with(ownership.note_replica(directory, cluster_id))
@@ -269,7 +269,7 @@ class LogStore:
 
     async def tend(self) -> None:
         """Write the recovery points that are due, and sync what should not wait."""
-        now = self._clock.monotonic_s()
+        now = self.clock.monotonic_s()
         for log in list(self._dirty):
             if log.failure is not None:
                 self._forget(log)
