@@ -133,6 +133,11 @@ class BrokerConfig:
     etcd_prefix: str = option(
         "penstock/", "What the keys of this cluster begin with in etcd; clusters can share one."
     )
+    etcd_wait_ms: int = option(
+        30_000,
+        "Wait this long for etcd to answer when the broker starts, then give up.",
+        at_least(0),
+    )
     etcd_user: str = option("", "User for etcd. Empty: etcd asks for none.")
     etcd_password: str = option(
         "", "Password for etcd; better given as PENSTOCK_ETCD_PASSWORD.", is_secret=True

@@ -147,6 +147,13 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
     assert str(tmp_path / "data") in ran.err
 
 
+def test_an_etcd_that_is_not_there(tmp_path: Path) -> None:
+    flags = ["--addr", "127.0.0.1:0", "--data-dir", str(tmp_path), "--etcd-wait-ms", "1"]
+    error = Penstock().fails("serve", *flags, "--etcd", "127.0.0.1:1", code=2, timeout=30)
+    assert "etcd can not be used at 127.0.0.1:1" in error
+    assert "is it running, and --etcd right?" in error
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

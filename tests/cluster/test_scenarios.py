@@ -544,6 +544,17 @@ def test_without_etcd_nothing_is_acknowledged_and_reads_go_on_until_it_is_back(
     assert "c:0" not in values
 
 
+def test_a_broker_that_starts_while_etcd_is_away_waits_for_it(three: TestCluster) -> None:
+    returning = three.brokers[1]
+    returning.kill()
+    for member in three.etcd.members:
+        member.pause()
+    returning.start(wait=False)
+    three.wait_for(lambda: "waiting for etcd" in returning.log_text(), "it says so")
+    three.etcd.heal()
+    returning.wait_ready()
+
+
 def test_a_leader_that_wakes_up_late_answers_no_write_that_waited_for_it(
     three: TestCluster,
 ) -> None:

@@ -78,8 +78,10 @@ def _tell_groups(node: ClusterNode, groups: SpreadCoordinator, change: Change) -
 
 
 async def _connect(config: BrokerConfig, clock: Clock) -> EtcdMetadataStore:
+    """Both may start at once, or etcd be away for a moment: it is waited for."""
     try:
         from penstock.metadata.etcd import EtcdConfig, EtcdMetadataStore
+        from penstock.metadata.etcd_client import EtcdSilent
     except ImportError as error:
         raise ConfigError("a cluster needs what `pip install penstock[cluster]` brings") from error
     etcd = EtcdConfig.parse(
@@ -91,12 +93,17 @@ async def _connect(config: BrokerConfig, clock: Clock) -> EtcdMetadataStore:
         cert_file=config.etcd_cert or None,
         key_file=config.etcd_key or None,
     )
-    try:
-        return await EtcdMetadataStore.open(etcd, now=clock.monotonic_s)
-    except StoreUnavailable as error:
-        raise ConfigError(
-            f"etcd can not be used at {config.etcd}: {error}; is it running, and --etcd right?"
-        ) from error
+    patience_s = clock.monotonic_s() + config.etcd_wait_ms / 1000
+    while True:
+        try:
+            return await EtcdMetadataStore.open(etcd, now=clock.monotonic_s)
+        except StoreUnavailable as error:
+            if isinstance(error, EtcdSilent) and clock.monotonic_s() < patience_s:
+                logger.warning("waiting for etcd: %s", error)
+                continue
+            raise ConfigError(
+                f"etcd can not be used at {config.etcd}: {error}; is it running, and --etcd right?"
+            ) from error
 
 
 async def hand_over(broker: Broker) -> None:

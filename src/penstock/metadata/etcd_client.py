@@ -21,7 +21,7 @@ from penstock.metadata.etcd_config import EtcdConfig
 from penstock.metadata.etcd_endpoint import Endpoint, Metadata, Unreachable
 from penstock.metadata.etcd_messages import AUTHENTICATE, Message, Method
 
-__all__ = ["EtcdClient", "EtcdRefused"]
+__all__ = ["EtcdClient", "EtcdRefused", "EtcdSilent"]
 
 Answer = TypeVar("Answer")
 
@@ -67,6 +67,10 @@ class EtcdRefused(StoreUnavailable):
         super().__init__(f"etcd refused: {details} ({code.name})")
         self.code = code
         self.details = details
+
+
+class EtcdSilent(StoreUnavailable):
+    """No endpoint has answered in time; one may yet."""
 
 
 class EtcdClient:
@@ -217,9 +221,9 @@ class EtcdClient:
         return _describe(error)
 
 
-def _unavailable(troubles: dict[str, str], timeout_s: float) -> StoreUnavailable:
+def _unavailable(troubles: dict[str, str], timeout_s: float) -> EtcdSilent:
     tried = "; ".join(f"{address}: {trouble}" for address, trouble in troubles.items())
-    return StoreUnavailable(f"no etcd endpoint answered within {timeout_s:.1f} s: {tried}")
+    return EtcdSilent(f"no etcd endpoint answered within {timeout_s:.1f} s: {tried}")
 
 
 def _describe(error: grpc.aio.AioRpcError) -> str:
