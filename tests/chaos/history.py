@@ -5,7 +5,7 @@ Plain facts, with no judgement: `checker` holds them against what was promised.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -15,6 +15,7 @@ __all__ = [
     "Committed",
     "GroupEvent",
     "History",
+    "Lost",
     "Outcome",
     "Processed",
     "Seen",
@@ -71,6 +72,14 @@ class Seen(NamedTuple):
     epoch: int = NO_EPOCH  # the leader's, as the record has it
 
 
+class Lost(NamedTuple):
+    """A reader was told that a log ends before what it has read."""
+
+    text: str
+    partition: int = -1
+    epoch: int = NO_EPOCH  # of what it read last, if it says so
+
+
 class Told(NamedTuple):
     """Who led a partition in an epoch, as some broker's metadata said."""
 
@@ -123,8 +132,9 @@ class History:
     # Producers that may see their records out of order: no sequence numbers, and answers given up on.
     unordered: frozenset[str] = frozenset()
     seen: Mapping[str, Sequence[Seen]] = field(default_factory=dict)  # by reader, in order
-    positions_lost: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    # ^ by reader: how it was told that the log ends before what it has read
+    positions_lost: Mapping[str, Sequence[Lost]] = field(default_factory=dict)  # by reader
+    # By reader: partitions and epochs whose end it has asked for.
+    epochs_asked: Mapping[str, Set[tuple[int, int]]] = field(default_factory=dict)
     told: Sequence[Told] = ()
     group: Mapping[str, Sequence[GroupEvent]] = field(default_factory=dict)  # by member, in order
     group_end: Mapping[int, int] = field(default_factory=dict)  # committed, when all was over

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from tests.chaos.history import Seen, Value
+from tests.chaos.history import NO_EPOCH, Lost, Seen, Value
 from tests.chaos.settings import CONNECTION
 
 __all__ = ["AioReader", "ConfluentReader", "Reader"]
 
 _POLL_S: Final = 0.1
+_LOST: Final = (
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError._LOG_TRUNCATION,
+    KafkaError.OFFSET_OUT_OF_RANGE,
+)
+_TRUNCATED: Final = re.compile(r"truncation detected at offset \d+ \(leader epoch (\d+)\)")
+_ASKED: Final = re.compile(
+    r"\[(\d+)\]: querying broker for epoch validation of offset \d+ \(leader epoch (\d+)\)"
+)
 
 
 class Reader(Protocol):
@@ -23,7 +33,8 @@ class Reader(Protocol):
     name: str
     seen: list[Seen]
     positions: dict[int, int]
-    positions_lost: list[str]
+    positions_lost: list[Lost]
+    epochs_asked: set[tuple[int, int]]
 
     def run(self, stop: threading.Event) -> None: ...
 
@@ -35,7 +46,8 @@ class ConfluentReader:
         self.name = name
         self.seen: list[Seen] = []
         self.positions = dict.fromkeys(range(partitions), 0)
-        self.positions_lost: list[str] = []
+        self.positions_lost: list[Lost] = []
+        self.epochs_asked: set[tuple[int, int]] = set()
         self._topic = topic
         self._settings: dict[str, Any] = {
             **CONNECTION,
@@ -44,25 +56,41 @@ class ConfluentReader:
             "enable.auto.commit": False,
             "auto.offset.reset": "error",  # a log that ends before what was read has lost it
             "check.crcs": True,
+            # It says in its log only what it asks of brokers.
+            "debug": "fetch",
+            "log_level": 7,
         }
 
     def run(self, stop: threading.Event) -> None:
-        consumer = Consumer(self._settings)
+        consumer = Consumer(self._settings, logger=self)
         try:
-            consumer.assign(
-                [TopicPartition(self._topic, p, at) for p, at in self.positions.items()]
-            )
+            self._assign(consumer)
             while not stop.is_set():
+                lost = len(self.positions_lost)
                 for message in consumer.consume(1_000, timeout=_POLL_S):
                     self._note(message)
+                if any(found.epoch != NO_EPOCH for found in self.positions_lost[lost:]):
+                    self._assign(consumer)  # which has stopped reading
         finally:
             consumer.close()
+
+    def _assign(self, consumer: Consumer) -> None:
+        consumer.assign([TopicPartition(self._topic, p, at) for p, at in self.positions.items()])
+
+    def log(self, _level: int, text: str, *values: Any) -> None:
+        """What librdkafka has to say."""
+        asked = _ASKED.search(text % values)
+        if asked is not None:
+            self.epochs_asked.add((int(asked[1]), int(asked[2])))
 
     def _note(self, message: Any) -> None:
         error = message.error()
         if error is not None:
-            if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                self.positions_lost.append(error.str())
+            if error.code() in _LOST:
+                text = error.str()
+                truncated = _TRUNCATED.search(text)
+                epoch = NO_EPOCH if truncated is None else int(truncated[1])
+                self.positions_lost.append(Lost(text, message.partition(), epoch))
             return
         partition, offset, epoch = message.partition(), message.offset(), message.leader_epoch()
         value = Value.decode(message.value())
@@ -77,7 +105,8 @@ class AioReader:
         self.name = name
         self.seen: list[Seen] = []
         self.positions = dict.fromkeys(range(partitions), 0)
-        self.positions_lost: list[str] = []
+        self.positions_lost: list[Lost] = []
+        self.epochs_asked: set[tuple[int, int]] = set()
         self._bootstrap = bootstrap
         self._topic = topic
 
@@ -112,7 +141,7 @@ class AioReader:
                 try:
                     found = await consumer.getmany(timeout_ms=int(_POLL_S * 1000))
                 except OffsetOutOfRangeError as error:
-                    self.positions_lost.append(str(error))
+                    self.positions_lost.append(Lost(str(error)))
                     return
                 for partition, messages in found.items():
                     self._note(partition.partition, messages)

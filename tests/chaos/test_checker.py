@@ -15,6 +15,7 @@ from tests.chaos.history import (
     Committed,
     GroupEvent,
     History,
+    Lost,
     Outcome,
     Processed,
     Seen,
@@ -121,8 +122,18 @@ class TestReaders:
         assert kinds(replace(history, seen={"reader": seen})) == {Kind.VANISHED}
 
     def test_a_reader_must_not_be_told_that_the_log_ends_before_its_position(self) -> None:
-        lost = {"reader": ["offset out of range"]}
+        lost = {"reader": [Lost("offset out of range")]}
         assert kinds(replace(sound(), positions_lost=lost)) == {Kind.VANISHED}
+
+    def test_nor_that_the_epoch_which_it_asked_for_ends_there(self) -> None:
+        lost = {"reader": [Lost("truncated", 0, 2)]}
+        history = replace(sound(), positions_lost=lost, epochs_asked={"reader": {(0, 2)}})
+        assert kinds(history) == {Kind.VANISHED}
+
+    def test_what_it_was_told_of_another_epoch_it_has_misunderstood(self) -> None:
+        lost = {"reader": [Lost("truncated", 0, 2)]}
+        history = replace(sound(), positions_lost=lost, epochs_asked={"reader": {(0, 1), (1, 2)}})
+        assert check(history) == []
 
     def test_what_was_seen_must_not_become_another_record(self) -> None:
         history = sound()

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.chaos.history import History, Seen, Value
+from tests.chaos.history import NO_EPOCH, History, Seen, Value
 from tests.chaos.members import GroupNotes, Member
 from tests.chaos.readers import AioReader, ConfluentReader, Reader
 from tests.chaos.settings import CONNECTION
@@ -123,6 +123,7 @@ class Workload:
             unordered=frozenset(name for w in self.writers if not w.is_ordered for name in w.names),
             seen={reader.name: reader.seen for reader in self.readers},
             positions_lost={reader.name: reader.positions_lost for reader in self.readers},
+            epochs_asked={reader.name: reader.epochs_asked for reader in self.readers},
             group={member.name: member.events for member in self.members},
             group_end=self._committed(),
             final={
@@ -136,7 +137,7 @@ class Workload:
         deadline_s = time.monotonic() + timeout_s
         for reader in self.readers:
             while any(reader.positions.get(p, 0) < end for p, end in ends.items()):
-                if reader.positions_lost:
+                if any(lost.epoch == NO_EPOCH for lost in reader.positions_lost):
                     break
                 if time.monotonic() > deadline_s:
                     raise TimeoutError(f"{reader.name} is at {reader.positions}, not {ends}")
