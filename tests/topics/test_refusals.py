@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker.refusals import NEW_S, Refusals
-from penstock.broker.topics import Partition
+from penstock.broker.topic_records import LocalPartition, Partition
+from penstock.clock import ManualClock
 from penstock.errors import ApiError, ErrorCode
-from penstock.log import PartitionLog
+from penstock.log import Appended, LogStore
+from penstock.model import TopicPartition
+from penstock.settings import BrokerConfig, TopicConfig
 from tests.cluster.wired import Stage
-from tests.log.support import Disk, from_producer
+from tests.log.support import from_producer
 
 if TYPE_CHECKING:
     from tests.topics.conftest import World
@@ -24,42 +27,59 @@ NOT_HERE = ErrorCode.not_leader_or_follower
 TAKEN = ErrorCode.none
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> PartitionLog:
-    return Disk(tmp_path / "t" / "0").log
-
-
-class Desk:
+class Desk(LocalPartition):
     """Where batches are handed in, by their sequence; what is answered is an error code."""
 
-    def __init__(self, log: PartitionLog, refusals: Refusals) -> None:
-        self.log = log
-        self.refusals = refusals
-        self.now = 0.0
+    reason = TAKEN  # or why everything is refused
 
     def send(self, sequence: int, *, producer: int = 7, epoch: int = 0) -> ErrorCode:
-        records = from_producer(sequence, producer=producer, epoch=epoch)
-        try:
-            self.refusals.check(records, self.log, self.now)
-            self.log.append(records)
-        except ApiError as error:
-            instead = self.refusals.instead_of(error, records, self.log, self.now)
-            return (instead or error).code
-        self.refusals.taken(records)
-        return TAKEN
+        return answer(self, sequence, producer=producer, epoch=epoch)
 
     def refuse(self, *sequences: int, producer: int = 7, code: ErrorCode = TOO_FEW) -> None:
+        self.reason = code
         for sequence in sequences:
-            records = from_producer(sequence, producer=producer)
-            assert not self.refusals.instead_of(ApiError(code, ""), records, self.log, self.now)
+            assert self.send(sequence, producer=producer) is code
+        self.reason = TAKEN
+
+    def lead(self) -> None:
+        """From now on, after another broker did."""
+        new_until_s = self._logs.clock.monotonic_s() + NEW_S
+        self._refusals = Refusals(epoch_start=self.log.log_end_offset, new_until_s=new_until_s)
+
+    def _append(self, records: memoryview, acks: int) -> Appended:
+        if self.reason is not TAKEN:
+            raise ApiError(self.reason, "")
+        return super()._append(records, acks)
+
+
+def answer(
+    partition: Partition, sequence: int, acks: int = 1, *, producer: int = 7, epoch: int = 0
+) -> ErrorCode:
+    try:
+        partition.append(from_producer(sequence, producer=producer, epoch=epoch), acks)
+    except ApiError as error:
+        return error.code
+    return TAKEN
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def new_desk(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Desk]:
+    logs = LogStore(BrokerConfig(data_dir=str(tmp_path)), clock)
+    name = TopicPartition("t", 0)
+    yield Desk(name, 0, logs, log=logs.open(name, TopicConfig()))
+    await logs.close()
 
 
 class TestByTheSameLeader:
     @pytest.fixture
-    def desk(self, log: PartitionLog) -> Desk:
-        desk = Desk(log, Refusals())
-        assert desk.send(0) is TAKEN
-        return desk
+    def desk(self, new_desk: Desk) -> Desk:
+        assert new_desk.send(0) is TAKEN
+        return new_desk
 
     @pytest.mark.parametrize(
         "code", [TOO_FEW, NOT_HERE, ErrorCode.leader_not_available, ErrorCode.kafka_storage_error]
@@ -94,13 +114,16 @@ class TestByTheSameLeader:
         assert desk.send(1, producer=8) is TOO_FEW, "the log would take it for the first"
         assert [desk.send(0, producer=8), desk.send(1, producer=8)] == [TAKEN, TAKEN]
 
-    def test_a_producer_that_does_not_come_back_is_told_in_the_end(self, desk: Desk) -> None:
+    def test_a_producer_that_does_not_come_back_is_told_in_the_end(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
         desk.refuse(1)
-        desk.now = 9.0
+        clock.advance(9)
         desk.refuse(2)  # so it is still at it
-        desk.now = 18.0
-        assert desk.send(3) is TOO_FEW
-        desk.now = 19.1
+        for _ in range(9):
+            assert desk.send(3) is TOO_FEW
+            clock.advance(1)
+        clock.advance(2)
         assert desk.send(3) is OUT_OF_TURN
 
     def test_only_so_many_producers_are_remembered(self, desk: Desk) -> None:
@@ -110,9 +133,11 @@ class TestByTheSameLeader:
         assert desk.send(1, producer=2_000) is TOO_FEW
 
     def test_what_is_no_batch_of_a_producer_is_not_remembered(self, desk: Desk) -> None:
+        desk.reason = TOO_FEW
         for records in (memoryview(b"short"), from_producer(-1, producer=-1)):
-            error = ApiError(TOO_FEW, "")
-            assert desk.refusals.instead_of(error, records, desk.log, 0) is None
+            with pytest.raises(ApiError):
+                desk.append(records, 1)
+        desk.reason = TAKEN
         assert desk.send(2) is OUT_OF_TURN
 
 
@@ -120,9 +145,10 @@ class TestByTheLeaderBefore:
     """It was refused elsewhere, so nobody here knows of it."""
 
     @pytest.fixture
-    def desk(self, log: PartitionLog) -> Desk:
-        log.append(from_producer(0))
-        return Desk(log, Refusals(epoch_start=log.log_end_offset, new_until_s=NEW_S))
+    def desk(self, new_desk: Desk) -> Desk:
+        new_desk.log.append(from_producer(0))
+        new_desk.lead()
+        return new_desk
 
     def test_a_producer_that_leaves_one_out_may_bring_it_yet(self, desk: Desk) -> None:
         assert [desk.send(2), desk.send(3)] == [NOT_HERE, NOT_HERE]
@@ -132,10 +158,11 @@ class TestByTheLeaderBefore:
         assert desk.send(1) is TAKEN
         assert desk.send(3) is OUT_OF_TURN
 
-    def test_it_has_its_time(self, desk: Desk) -> None:
-        desk.now = 10 * NEW_S  # it was away for long
-        assert desk.send(2) is NOT_HERE
-        desk.now += 10.1
+    def test_it_has_its_time(self, desk: Desk, clock: ManualClock) -> None:
+        clock.advance(10 * NEW_S)  # it was away for long
+        for _ in range(10):
+            assert desk.send(2) is NOT_HERE
+            clock.advance(1)
         assert desk.send(2) is OUT_OF_TURN
 
     def test_a_new_epoch_begins_with_its_first_batch(self, desk: Desk) -> None:
@@ -146,39 +173,32 @@ class TestByTheLeaderBefore:
         assert desk.send(1, producer=8) is NOT_HERE
         assert [desk.send(0, producer=8), desk.send(1, producer=8)] == [TAKEN, TAKEN]
 
-    def test_one_that_was_forgotten_goes_on_after_a_while(self, desk: Desk) -> None:
-        assert desk.send(5, producer=8) is NOT_HERE
-        desk.now = 10.1
+    def test_one_that_was_forgotten_goes_on_after_a_while(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        for _ in range(10):
+            assert desk.send(5, producer=8) is NOT_HERE
+            clock.advance(1)
         assert desk.send(5, producer=8) is TAKEN
 
-    def test_long_after_an_election_nobody_is_strange(self, desk: Desk) -> None:
-        desk.now = NEW_S
+    def test_long_after_an_election_nobody_is_strange(self, desk: Desk, clock: ManualClock) -> None:
+        clock.advance(NEW_S)
         assert desk.send(5, producer=8) is TAKEN
 
     def test_a_batch_from_long_ago_is_not_early(self, desk: Desk) -> None:
         for sequence in range(1, 10):
             desk.log.append(from_producer(sequence))
-        desk.refusals = Refusals(epoch_start=desk.log.log_end_offset, new_until_s=NEW_S)
+        desk.lead()
         assert desk.send(0) is OUT_OF_TURN
-
-
-def answer(partition: Partition, sequence: int, acks: int = -1) -> ErrorCode:
-    try:
-        partition.append(from_producer(sequence), acks)
-    except ApiError as error:
-        return error.code
-    return TAKEN
 
 
 async def test_a_broker_alone_takes_nothing_before_what_it_has_refused(world: World) -> None:
     topic = await world.catalog.create("t", 1, {"min.insync.replicas": "2"})
     (partition,) = topic.partitions
-    assert answer(partition, 0) is TOO_FEW
-    assert answer(partition, 1, acks=1) is TOO_FEW
-    assert [answer(partition, sequence, acks=1) for sequence in (0, 1)] == [TAKEN, TAKEN]
-    assert answer(partition, 2) is TOO_FEW
-    assert answer(partition, 3, acks=1) is TOO_FEW
-    assert [answer(partition, sequence, acks=1) for sequence in (2, 3)] == [TAKEN, TAKEN]
+    for first, second in ((0, 1), (2, 3)):
+        assert answer(partition, first, acks=-1) is TOO_FEW
+        assert answer(partition, second) is TOO_FEW
+        assert [answer(partition, first), answer(partition, second)] == [TAKEN, TAKEN]
 
 
 @pytest.fixture
@@ -193,7 +213,7 @@ async def test_a_new_leader_takes_nothing_before_what_the_old_one_has_refused(st
     await stage.create(old, new)
     await stage.until_in_sync(old, new)
     at_old, at_new = old.partition(), new.partition()
-    assert [answer(at_old, sequence, acks=1) for sequence in (0, 1)] == [TAKEN, TAKEN]
+    assert [answer(at_old, sequence) for sequence in (0, 1)] == [TAKEN, TAKEN]
     await stage.until_followed(old, new)
     assert answer(at_new, 2) is NOT_HERE
     stage.elect(new)

@@ -78,16 +78,16 @@ class Partition(ABC):
 
     def append(self, records: memoryview, acks: int) -> Appended:
         """Append one produced batch. With `must_wait`, `until_acknowledged` follows in the same step."""
-        refusals = self._refusals
+        refusals, log = self._refusals, self.local_log
+        if refusals is not None and log is not None:
+            refusals.check(records, log, self._logs.clock.monotonic_s())
         try:
-            if refusals is not None:
-                refusals.check(records, self.log, self._logs.clock.monotonic_s())
             appended = self._append(records, acks)
         except ApiError as error:
             if refusals is None:
                 refusals = self._refusals = Refusals()
             now = self._logs.clock.monotonic_s()
-            refusal = refusals.instead_of(error, records, self.local_log, now)
+            refusal = refusals.instead_of(error, records, log, now)
             if refusal is None:
                 raise
             raise refusal from error
