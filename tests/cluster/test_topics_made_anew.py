@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from penstock.broker.replicated import ReplicatedPartition
 from penstock.cluster import requests
 from penstock.cluster.state import TopicState, encode_topic, topic_key
 from penstock.errors import ApiError, ErrorCode, StorageError
 from penstock.model import TopicPartition
 from tests.cluster.desk import Desk
-from tests.cluster.wired import TOPIC, Member, Stage, led_by, until
+from tests.cluster.wired import TOPIC, Stage, led_by, until
 from tests.kafka.batches import make_batch
 
 ORDERS = TopicPartition(TOPIC, 0)
-
-
-def partition_of(member: Member, topic_id: uuid.UUID) -> ReplicatedPartition:
-    node: Any = SimpleNamespace(view=member.view, replicas=member.replicas, term=member.term)
-    return ReplicatedPartition(ORDERS, topic_id, node, member.logs)
 
 
 async def test_the_log_of_the_old_topic_takes_and_shows_nothing_for_the_new_one(
@@ -31,12 +23,12 @@ async def test_the_log_of_the_old_topic_takes_and_shows_nothing_for_the_new_one(
     leader = await stage.add(1)
     await stage.create(leader)
     leader.append(b"old")
-    assert partition_of(leader, stage.topic_id).leader == leader.id
+    assert leader.partition().leader == leader.id
 
     stage.topic_id = uuid.uuid4()
     topic = TopicState(name=TOPIC, id=stage.topic_id, partition_count=1)
     stage.write(topic_key(TOPIC), encode_topic(topic))  # the partitions are heard of later
-    made_anew = partition_of(leader, stage.topic_id)
+    made_anew = leader.partition()
     assert made_anew.leader == -1
     assert made_anew.local_log is None
     for use in (
@@ -49,8 +41,8 @@ async def test_the_log_of_the_old_topic_takes_and_shows_nothing_for_the_new_one(
         assert refused.value.code is ErrorCode.leader_not_available
 
     await stage.create(leader)
-    await until(lambda: partition_of(leader, stage.topic_id).local_log is not None, "it is there")
-    assert partition_of(leader, stage.topic_id).log.log_end_offset == 0
+    await until(lambda: leader.partition().local_log is not None, "it is there")
+    assert leader.partition().log.log_end_offset == 0
 
 
 async def test_it_is_opened_though_the_old_one_could_not_be(
