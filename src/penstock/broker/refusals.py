@@ -59,9 +59,9 @@ class Refusals:
         # By producer id and epoch: the first batch that was refused and has not come since.
         self._first: dict[tuple[int, int], _Refused] = {}
 
-    def check(self, records: memoryview, log: PartitionLog, now: float) -> None:
+    def check(self, records: memoryview, log: PartitionLog | None, now: float) -> None:
         """Refuse a batch that the log would take only because it does not know the producer."""
-        if not self._first and now >= self._new_until_s:
+        if log is None or (not self._first and now >= self._new_until_s):
             return
         header = _header_of(records)
         if header is None or log.find_producer(header.producer_id) is not None:

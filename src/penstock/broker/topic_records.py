@@ -78,16 +78,16 @@ class Partition(ABC):
 
     def append(self, records: memoryview, acks: int) -> Appended:
         """Append one produced batch. With `must_wait`, `until_acknowledged` follows in the same step."""
-        refusals, log = self._refusals, self.local_log
-        if refusals is not None and log is not None:
-            refusals.check(records, log, self._logs.clock.monotonic_s())
+        refusals = self._refusals
+        if refusals is not None:
+            refusals.check(records, self.local_log, self._logs.clock.monotonic_s())
         try:
             appended = self._append(records, acks)
         except ApiError as error:
             if refusals is None:
                 refusals = self._refusals = Refusals()
             now = self._logs.clock.monotonic_s()
-            refusal = refusals.instead_of(error, records, log, now)
+            refusal = refusals.instead_of(error, records, self.local_log, now)
             if refusal is None:
                 raise
             raise refusal from error
